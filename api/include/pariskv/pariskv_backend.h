@@ -1,0 +1,329 @@
+/* The backend seam: the table that a backend fills, and the arguments of each stage.
+ *
+ * A backend is a shared library with one exported symbol, PKV_BACKEND_QUERY_SYMBOL, of type
+ * pkv_backend_query_fn (or a built-in one with the same function under another name). Core checks
+ * all arguments and allocates all memory; a backend may assume valid input. Results are defined by
+ * docs/algorithm.md, section by section, and checked by pkv-conformance against cpu_ref.
+ *
+ * Rules for every slot:
+ *  - It returns PKV_OK, or a status after calling host->report(host, text) with a sentence that
+ *    names the value at fault. It never throws across the table, prints, aborts or exits.
+ *  - `run` slots enqueue on the stream given, allocate nothing, wait for nothing, and touch only
+ *    what their arguments name and `scratch`.
+ *  - Pointers in stage arguments point to memory that the device can read (device memory; for CPU
+ *    backends host memory), except those marked "host". The argument struct itself is host memory,
+ *    read during the call only.
+ *  - Slots are called from several threads at once for different streams.
+ * Minor versions append fields; struct_size tells which are there. */
+#ifndef PARISKV_BACKEND_H_
+#define PARISKV_BACKEND_H_
+
+#include "pariskv/pariskv_types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PKV_BACKEND_ABI_MAJOR 1
+#define PKV_BACKEND_ABI_MINOR 0
+#define PKV_BACKEND_QUERY_SYMBOL "pkv_backend_query"
+#define PKV_MAX_SCHEDULE 4
+#define PKV_MAX_PARTS 4
+
+/* Services of the host. Lives as long as the backend is loaded. */
+typedef struct pkv_host {
+  uint32_t struct_size;
+  uint32_t abi_major; /* PKV_BACKEND_ABI_MAJOR of the host */
+  uint32_t abi_minor;
+  uint32_t build_flags; /* PKV_BUILD_* of the host */
+  void *user;
+  /* Leaves the text that pkv_last_error will return for the call in progress on this thread. */
+  void (*report)(const struct pkv_host *host, const char *text);
+  /* To the caller's sink; levels as in pkv_log_fn. Not from run slots. */
+  void (*log)(const struct pkv_host *host, int32_t level, const char *text);
+} pkv_host;
+
+/* How a binary was built; a plug-in that differs from its host in a sanitizer bit is refused. */
+enum { PKV_BUILD_ASAN = 1, PKV_BUILD_TSAN = 2, PKV_BUILD_DEBUG = 4 };
+
+typedef struct pkv_backend_device pkv_backend_device; /* a backend's own types behind the table */
+typedef struct pkv_backend_stream pkv_backend_stream;
+typedef struct pkv_backend_event pkv_backend_event;
+
+/* Kinds of memory a backend hands out. */
+enum {
+  PKV_MEMORY_DEVICE = 1, /* the device's own */
+  PKV_MEMORY_HOST = 2    /* host memory the device can read directly (pinned, mapped) */
+};
+
+typedef struct pkv_backend_device_info {
+  uint32_t struct_size;
+  pkv_device_type device_type; /* of tensors in this device's memory */
+  int32_t device_id;
+  int32_t lanes;        /* width of a hardware lane group; 1 for a plain CPU */
+  int64_t memory_bytes; /* total device memory, 0 if not known */
+  char name[128];       /* e.g. the model of the processor */
+} pkv_backend_device_info;
+
+/* Fitted parameters of one codec; docs/algorithm.md, section 2. Unused ones are NULL. */
+typedef struct pkv_codec_params {
+  const pkv_geometry *geometry; /* host */
+  const float *center;          /* [h, d] mu */
+  const float *balance;         /* [h, d] s */
+  const float *inv_balance;     /* [h, d] r */
+  const float *signs_1;         /* [d] +1 or -1 */
+  const float *signs_2;         /* [d] */
+  const float *value_center;    /* [h, dv] sketch only */
+  const float *value_signs_1;   /* [dv] sketch only */
+  const float *value_signs_2;   /* [dv] sketch only */
+} pkv_codec_params;
+
+/* Where records live. Row r = sequence * kv_heads + head occupies row_bytes bytes from
+ * base + r * row_bytes in the backend's own layout (slot store_row_bytes). */
+typedef struct pkv_store {
+  void *base;        /* aligned to 256 */
+  int64_t row_bytes; /* multiple of 256 */
+  int64_t capacity;  /* tokens per row that row_bytes was computed for */
+} pkv_store;
+
+/* Which sequences a call is about: entry i of the batch is sequence sequences[i] with
+ * lengths[i] indexed keys. */
+typedef struct pkv_batch {
+  int32_t batch;            /* b >= 0 */
+  int32_t reserved;
+  const int32_t *sequences; /* [b] */
+  const int64_t *lengths;   /* [b] n */
+  int64_t max_length;       /* host: upper bound of lengths[], sizes scratch and votes */
+} pkv_batch;
+
+/* Stage fit (2.2; bounded): sums about a pivot, per KV head, over keys of one call. Overwrites. */
+typedef struct pkv_fit_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const pkv_geometry *geometry; /* host */
+  pkv_tensor keys;              /* [h, t, d] */
+  pkv_tensor queries;           /* [hq, m, d]; ndim 0: none */
+  pkv_tensor values;            /* [h, t, dv]; ndim 0: none */
+  const float *pivot;           /* [h, d] */
+  int64_t *key_counts;          /* [h] usable keys */
+  double *key_sums;             /* [h, d] sum of k - pivot */
+  double *key_squares;          /* [h, d] sum of (k - pivot)^2 */
+  int64_t *query_counts;        /* [h] usable query rows, all heads of the group together */
+  double *query_squares;        /* [h, d] */
+  double *value_sums;           /* [h, dv]; NULL: not wanted */
+} pkv_fit_args;
+
+/* Stage encode (3; exact): appends records. Entry i of the batch writes counts[i] <= t records of
+ * each KV head at positions starts[i] .. of sequence sequences[i]. */
+typedef struct pkv_encode_args {
+  uint32_t struct_size;
+  int32_t batch;              /* b */
+  pkv_codec_params codec;
+  pkv_tensor keys;            /* [b, h, t, d] */
+  pkv_tensor values;          /* [b, h, t, dv]; ndim 0: none (then no sketch, norm or value sum) */
+  const int32_t *sequences;   /* [b] all different */
+  const int64_t *starts;      /* [b] */
+  const int64_t *counts;      /* [b] */
+  pkv_store store;
+  int32_t *occupancy;         /* [rows, d/8, 256], added to; tier only, else NULL (3.7) */
+  double *value_sums;         /* [rows, dv], added to in ascending position; NULL without values */
+  int64_t *good_counts;       /* [rows], added to: keys that are not bad */
+  int64_t *first_bad;         /* [b, h] overwritten: first bad position of this call, or -1; may be NULL */
+} pkv_encode_args;
+
+/* Stage vote (4; exact). votes[i * h + head] of entry i is written up to lengths[i], the rest of
+ * the row up to votes_stride is left alone. */
+typedef struct pkv_vote_args {
+  uint32_t struct_size;
+  int32_t query_heads;      /* hq */
+  int32_t vote_group;       /* PKV_VOTE_GROUP_* */
+  int32_t rho_of;           /* PKV_RHO_OF_* */
+  pkv_codec_params codec;
+  pkv_batch batch;
+  pkv_tensor queries;       /* [b, hq, d] */
+  pkv_store store;
+  const int32_t *occupancy; /* [rows, d/8, 256]; tier only */
+  float *votes;             /* [b * h, votes_stride] */
+  int64_t votes_stride;     /* >= max_length */
+} pkv_vote_args;
+
+/* How many candidates (5): ppm[i] applies below below[i] keys, the last entry to all longer ones. */
+typedef struct pkv_candidate_rule {
+  int64_t below[PKV_MAX_SCHEDULE]; /* ascending; the last used entry is INT64_MAX */
+  int64_t ppm[PKV_MAX_SCHEDULE];   /* 0..1,000,000 */
+  int32_t k;                       /* never fewer than min(k, n) */
+  int32_t steps;                   /* entries used, 1..PKV_MAX_SCHEDULE */
+} pkv_candidate_rule;
+
+/* Stage select (5; exact). */
+typedef struct pkv_select_args {
+  uint32_t struct_size;
+  int32_t kv_heads;
+  pkv_batch batch;             /* lengths are the rows' n */
+  pkv_candidate_rule rule;
+  const float *votes;          /* [b * h, votes_stride] */
+  int64_t votes_stride;
+  int32_t *candidates;         /* [b * h, candidates_stride] ascending; unused entries -1 */
+  int64_t candidates_stride;   /* >= the rule's count at max_length */
+  int32_t *candidate_counts;   /* [b * h] */
+} pkv_select_args;
+
+/* Stage rerank (6; estimates of scalar codecs exact, the rest bounded). */
+typedef struct pkv_rerank_args {
+  uint32_t struct_size;
+  int32_t query_heads;
+  int32_t rank;        /* PKV_RANK_* */
+  int32_t k;           /* entries per row of positions and scores */
+  int32_t k_min;       /* adaptive k only */
+  int32_t tail_samples;
+  int32_t weigh_norms; /* 1: scores carry + ln of the value norm (6.2) */
+  float scale;
+  double share;        /* adaptive k (6.3); 0 = off */
+  pkv_codec_params codec;
+  pkv_batch batch;
+  pkv_tensor queries;  /* [b, hq, d] */
+  pkv_store store;
+  const int32_t *candidates; /* [b * h, candidates_stride] ascending */
+  int64_t candidates_stride;
+  const int32_t *candidate_counts; /* [b * h] */
+  int32_t *positions;  /* [b * h, k] best first; unused entries -1 */
+  float *scores;       /* [b * h, k]; unused entries -inf */
+  int32_t *counts;     /* [b * h] */
+  float *estimates;    /* [b, hq, candidates_stride] written up to the count; NULL: not wanted */
+  float *rest_lse;     /* [b, hq] (6.4); NULL: not wanted */
+} pkv_rerank_args;
+
+/* Stage fetch (7; exact): copies rows, entry i from sequence sequences[i] of the source. */
+typedef struct pkv_fetch_args {
+  uint32_t struct_size;
+  int32_t kv_heads;
+  pkv_batch batch;
+  pkv_tensor source_keys;   /* [sequences, h, n, d] any dtype; ndim 0: no keys wanted */
+  pkv_tensor source_values; /* [sequences, h, n, dv]; ndim 0: none */
+  const int32_t *positions; /* [b * h, k]; -1 writes zero bytes */
+  int32_t k;
+  int32_t reserved;
+  pkv_tensor keys;          /* [b, h, k, d], the source's dtype */
+  pkv_tensor values;        /* [b, h, k, dv] */
+} pkv_fetch_args;
+
+/* K/V attended in full: the first lengths[i] of t tokens. */
+typedef struct pkv_part {
+  pkv_tensor keys;        /* [b, h, t, d] */
+  pkv_tensor values;      /* [b, h, t, dv] */
+  const int64_t *lengths; /* [b]; NULL: t for all */
+} pkv_part;
+
+/* Stage attend (8; bounded). */
+typedef struct pkv_attend_args {
+  uint32_t struct_size;
+  int32_t query_heads;
+  int32_t tail;          /* PKV_TAIL_* */
+  int32_t part_count;    /* 0..PKV_MAX_PARTS */
+  float scale;
+  int32_t k;             /* slots per row of fetched K/V; 0: none */
+  pkv_codec_params codec;
+  pkv_batch batch;
+  pkv_tensor queries;    /* [b, hq, d] */
+  pkv_part parts[PKV_MAX_PARTS];
+  pkv_tensor row_keys;   /* [b, h, k, d] fetched rows; ndim 0 if k = 0 */
+  pkv_tensor row_values; /* [b, h, k, dv] */
+  const int32_t *positions;        /* [b * h, k] of the fetched rows */
+  const int32_t *counts;           /* [b * h] rows in use */
+  const int32_t *candidates;       /* tail other than drop: as rerank read them */
+  int64_t candidates_stride;
+  const int32_t *candidate_counts; /* [b * h] */
+  const float *estimates;          /* [b, hq, candidates_stride] */
+  const float *rest_lse;           /* [b, hq] */
+  const double *value_sums;        /* [rows, dv] as encode left them */
+  const int64_t *good_counts;      /* [rows] */
+  pkv_store store;                 /* sketch only */
+  pkv_tensor output;               /* [b, hq, dv] f32, f16 or bf16 */
+  float *lse;                      /* [b, hq]; NULL: not wanted */
+} pkv_attend_args;
+
+/* One stage. `supports` refuses with a sentence; only sizes, dtypes and options of its arguments
+ * are read. `scratch_bytes` likewise; the answer holds for any smaller lengths. */
+#define PKV_STAGE_SLOTS(Args)                                                             \
+  pkv_status (*supports)(pkv_backend_device *device, const Args *args);                   \
+  pkv_status (*scratch_bytes)(pkv_backend_device *device, const Args *args, int64_t *out); \
+  pkv_status (*run)(pkv_backend_device *device, pkv_backend_stream *stream, const Args *args, \
+                    void *scratch)
+
+typedef struct pkv_fit_slots { PKV_STAGE_SLOTS(pkv_fit_args); } pkv_fit_slots;
+typedef struct pkv_encode_slots { PKV_STAGE_SLOTS(pkv_encode_args); } pkv_encode_slots;
+typedef struct pkv_vote_slots { PKV_STAGE_SLOTS(pkv_vote_args); } pkv_vote_slots;
+typedef struct pkv_select_slots { PKV_STAGE_SLOTS(pkv_select_args); } pkv_select_slots;
+typedef struct pkv_rerank_slots { PKV_STAGE_SLOTS(pkv_rerank_args); } pkv_rerank_slots;
+typedef struct pkv_fetch_slots { PKV_STAGE_SLOTS(pkv_fetch_args); } pkv_fetch_slots;
+typedef struct pkv_attend_slots { PKV_STAGE_SLOTS(pkv_attend_args); } pkv_attend_slots;
+
+/* The table. All slots of ABI 1.0 are required. */
+typedef struct pkv_backend {
+  uint32_t struct_size;
+  uint32_t abi_major; /* PKV_BACKEND_ABI_MAJOR it was built with */
+  uint32_t abi_minor;
+  uint32_t build_flags; /* PKV_BUILD_* */
+  uint32_t format_version; /* PKV_FORMAT_VERSION of core/format (docs/format.md) */
+  int32_t score;        /* `auto` takes the usable backend with the highest */
+  const char *name;     /* lower case, [a-z0-9_-]+, e.g. "cpu_ref" */
+  const char *version;  /* of the backend, free text */
+  const char *about;    /* one line */
+
+  /* Discovery. */
+  pkv_status (*device_count)(const pkv_host *host, int32_t *out);
+  pkv_status (*device_info)(const pkv_host *host, int32_t ordinal, pkv_backend_device_info *out);
+  pkv_status (*device_open)(const pkv_host *host, int32_t ordinal, pkv_backend_device **out);
+  void (*device_close)(pkv_backend_device *device);
+
+  /* Memory. `bytes` > 0; results are aligned to 256. */
+  pkv_status (*memory_alloc)(pkv_backend_device *device, int32_t kind, int64_t bytes, void **out);
+  void (*memory_free)(pkv_backend_device *device, int32_t kind, void *data, int64_t bytes);
+  /* In stream order; either side may be host memory, which then stays valid until the stream has
+   * passed the copy. */
+  pkv_status (*memory_copy)(pkv_backend_device *device, pkv_backend_stream *stream, void *target,
+                            const void *source, int64_t bytes);
+  pkv_status (*memory_fill)(pkv_backend_device *device, pkv_backend_stream *stream, void *target,
+                            int32_t byte, int64_t bytes);
+
+  /* Streams and events. `native` is the vendor's handle; 0 its default stream. */
+  pkv_status (*stream_create)(pkv_backend_device *device, pkv_backend_stream **out);
+  pkv_status (*stream_wrap)(pkv_backend_device *device, uintptr_t native, pkv_backend_stream **out);
+  void (*stream_destroy)(pkv_backend_device *device, pkv_backend_stream *stream);
+  pkv_status (*stream_sync)(pkv_backend_device *device, pkv_backend_stream *stream);
+  pkv_status (*event_create)(pkv_backend_device *device, pkv_backend_event **out);
+  void (*event_destroy)(pkv_backend_device *device, pkv_backend_event *event);
+  pkv_status (*event_record)(pkv_backend_device *device, pkv_backend_stream *stream,
+                             pkv_backend_event *event);
+  pkv_status (*event_wait)(pkv_backend_device *device, pkv_backend_stream *stream,
+                           pkv_backend_event *event);
+
+  /* Layout of key records. Bytes of one row of `capacity` tokens (multiple of 256); conversion of
+   * the records of positions [begin, begin + count) of one row from and to canonical planes, where
+   * record i of the canonical planes is position begin + i. */
+  pkv_status (*store_row_bytes)(pkv_backend_device *device, const pkv_geometry *geometry,
+                                int64_t capacity, int64_t *out);
+  pkv_status (*store_import)(pkv_backend_device *device, pkv_backend_stream *stream,
+                             const pkv_geometry *geometry, const pkv_store *store, int64_t row,
+                             int64_t begin, int64_t count, const pkv_records *source);
+  pkv_status (*store_export)(pkv_backend_device *device, pkv_backend_stream *stream,
+                             const pkv_geometry *geometry, const pkv_store *store, int64_t row,
+                             int64_t begin, int64_t count, const pkv_records *target);
+
+  pkv_fit_slots fit;
+  pkv_encode_slots encode;
+  pkv_vote_slots vote;
+  pkv_select_slots select;
+  pkv_rerank_slots rerank;
+  pkv_fetch_slots fetch;
+  pkv_attend_slots attend;
+} pkv_backend;
+
+/* Returns the backend's table, valid until the process ends, or NULL after host->report with the
+ * reason. `host_max_abi` is (major << 16 | minor); a backend that needs more refuses. */
+typedef const pkv_backend *(*pkv_backend_query_fn)(uint32_t host_max_abi, const pkv_host *host);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* PARISKV_BACKEND_H_ */
