@@ -1,0 +1,43 @@
+// Small helpers for the texts of errors and logs.
+// absl::string_view is std::string_view in some releases of Abseil and a type of its own in others:
+// to_absl and to_std convert, and str_cat is absl::StrCat that takes both.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace pkv {
+
+inline absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
+inline std::string_view to_std(absl::string_view text) { return {text.data(), text.size()}; }
+
+namespace internal {
+template <class Part>
+const Part& text_part(const Part& part) {
+  return part;
+}
+inline absl::string_view text_part(const std::string_view& part) { return to_absl(part); }
+}  // namespace internal
+
+// The parts, one behind the other: strings of any kind and numbers.
+template <class... Parts>
+std::string str_cat(const Parts&... parts) {
+  return absl::StrCat(internal::text_part(parts)...);
+}
+
+// The largest length <= limit to which `text` can be cut without splitting a UTF-8 character.
+std::size_t utf8_cut(std::string_view text, std::size_t limit);
+
+// `text` between double quotes, control characters, quotes and backslashes as C escapes; what
+// passes `limit` bytes becomes "...". For values that came from outside.
+std::string quote(std::string_view text, std::size_t limit = 80);
+
+// "f32", "f32 or f16", "f32, f16 or bf16": the choices of a refusal.
+std::string join_choices(std::span<const std::string> choices);
+
+}  // namespace pkv
