@@ -1,0 +1,336 @@
+// Stage attend: exact softmax over the dense parts and the fetched rows, and the tail.
+// docs/algorithm.md, section 8.
+// Bounded: in double, rounded once to fp32. The logits of all tokens are kept, so that the maximum
+// is known before the first weight; a row of weight 0 is not read.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backends/cpu_ref/check.h"
+#include "backends/cpu_ref/device.h"
+#include "backends/cpu_ref/log_sum.h"
+#include "backends/cpu_ref/quantiser.h"
+#include "backends/cpu_ref/query.h"
+#include "backends/cpu_ref/rotate.h"
+#include "backends/cpu_ref/stages.h"
+#include "backends/cpu_ref/store.h"
+#include "backends/cpu_ref/tensor.h"
+#include "pariskv/pariskv_backend.hpp"
+
+namespace pkv::cpu_ref {
+namespace {
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+struct Temporaries {
+  RowQuery query;
+  double* logits;       // [tokens]: parts, fetched rows, candidates, the rest
+  uint8_t* is_fetched;  // [candidates_stride]
+};
+
+Temporaries take_temporaries(Scratch& scratch, const pkv_attend_args& a) {
+  Temporaries result = {};
+  result.query = take_row_query(scratch, *a.codec.geometry, a.query_heads);
+  int64_t tokens = a.k;
+  for (int32_t p = 0; p < a.part_count; ++p) tokens += a.parts[p].keys.shape[2];
+  if (a.tail != PKV_TAIL_DROP) {
+    tokens += a.candidates_stride + 1;
+    result.is_fetched = scratch.take<uint8_t>(a.candidates_stride);
+  }
+  result.logits = scratch.take<double>(tokens);
+  return result;
+}
+
+pkv_status check_rows(const pkv_host* host, const pkv_tensor& keys, const pkv_tensor& values) {
+  const pkv_status status = check_floats(host, "attended keys", keys);
+  return status != PKV_OK ? status : check_floats(host, "attended values", values);
+}
+
+pkv_status supports(pkv_backend_device* device, const pkv_attend_args* args) {
+  const pkv_host* host = device->host;
+  const pkv_geometry& geometry = *args->codec.geometry;
+  pkv_status status = check_geometry(host, geometry);
+  if (status != PKV_OK) return status;
+  status =
+      check_range(host, "value_dim", geometry.value_dim, format::kMinHeadDim, format::kMaxHeadDim);
+  if (status != PKV_OK) return status;
+  status = check_group(host, args->query_heads, geometry.kv_heads);
+  if (status != PKV_OK) return status;
+  status = check_floats(host, "queries", args->queries);
+  if (status != PKV_OK) return status;
+  status = check_floats(host, "output", args->output);
+  if (status != PKV_OK) return status;
+  status = check_range(host, "part_count", args->part_count, 0, PKV_MAX_PARTS);
+  if (status != PKV_OK) return status;
+  for (int32_t p = 0; p < args->part_count; ++p) {
+    status = check_rows(host, args->parts[p].keys, args->parts[p].values);
+    if (status != PKV_OK) return status;
+  }
+  status = check_range(host, "k", args->k, 0, format::kMaxK);
+  if (status != PKV_OK) return status;
+  if (args->k > 0) {
+    status = check_rows(host, args->row_keys, args->row_values);
+    if (status != PKV_OK) return status;
+  }
+  status = check_range(host, "tail", args->tail, PKV_TAIL_DROP, PKV_TAIL_SKETCH);
+  if (status != PKV_OK) return status;
+  if (args->tail == PKV_TAIL_SKETCH && geometry.sketch_bits == 0) {
+    return backend::refuse(host, PKV_UNIMPLEMENTED,
+                           "tail=sketch with sketch_bits=0: the records need a sketch of 2 or 4");
+  }
+  return check_scale(host, args->scale);
+}
+
+pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_attend_args* args,
+                         int64_t* out) {
+  Scratch scratch(nullptr);
+  take_temporaries(scratch, *args);
+  *out = scratch.bytes();
+  return PKV_OK;
+}
+
+// The row of K or V of one token, in double.
+struct TokenRow {
+  const pkv_tensor* keys;
+  const pkv_tensor* values;
+  int64_t token;
+};
+
+// Calls visit(TokenRow) for the tokens with original K and V, in a fixed order: of each part the
+// first lengths[i], then the counted fetched rows. Nothing beyond is touched.
+template <class Visit>
+void for_each_row(const pkv_attend_args& a, int64_t i, int64_t r, Visit visit) {
+  for (int32_t p = 0; p < a.part_count; ++p) {
+    const pkv_part& part = a.parts[p];
+    const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
+    for (int64_t t = 0; t < length; ++t) visit(TokenRow{&part.keys, &part.values, t});
+  }
+  if (a.k == 0) return;
+  for (int64_t slot = 0; slot < a.counts[r]; ++slot) {
+    visit(TokenRow{&a.row_keys, &a.row_values, slot});
+  }
+}
+
+// The tail's view of one row, shared by the heads of the group.
+struct Tail {
+  const int32_t* candidates;
+  int32_t candidate_count;
+  const uint8_t* is_fetched;
+  const double* value_sums;  // [dv]
+  int64_t good_count;
+  pkv_records records;  // sketch only
+};
+
+// Marks the candidates among the counted fetched rows; candidates are ascending.
+void mark_fetched(const pkv_attend_args& a, int64_t r, const Tail& tail, uint8_t* is_fetched) {
+  std::fill_n(is_fetched, tail.candidate_count, uint8_t{0});
+  const int32_t* end = tail.candidates + tail.candidate_count;
+  for (int32_t slot = 0; a.k > 0 && slot < a.counts[r]; ++slot) {
+    const int32_t position = a.positions[r * a.k + slot];
+    const int32_t* found = std::lower_bound(tail.candidates, end, position);
+    if (found != end && *found == position) is_fetched[found - tail.candidates] = 1;
+  }
+}
+
+Tail tail_of(const pkv_attend_args& a, const Temporaries& temporaries, int64_t i, int32_t head) {
+  Tail tail = {};
+  if (a.tail == PKV_TAIL_DROP) return tail;
+  const pkv_geometry& geometry = *a.codec.geometry;
+  const int64_t r = i * geometry.kv_heads + head;
+  const int64_t row = int64_t{a.batch.sequences[i]} * geometry.kv_heads + head;
+  tail.candidates = a.candidates + r * a.candidates_stride;
+  tail.candidate_count = a.candidate_counts[r];
+  tail.value_sums = a.value_sums + row * geometry.value_dim;
+  tail.good_count = a.good_counts[row];
+  if (a.tail == PKV_TAIL_SKETCH) tail.records = row_records(geometry, a.store, row);
+  mark_fetched(a, r, tail, temporaries.is_fetched);
+  tail.is_fetched = temporaries.is_fetched;
+  return tail;
+}
+
+// One query head of one row.
+class Head {
+ public:
+  Head(const pkv_attend_args& a, const Tail& tail, int64_t i, int32_t kv_head, int32_t query_head,
+       double* logits)
+      : a_(a),
+        tail_(tail),
+        i_(i),
+        kv_head_(kv_head),
+        query_head_(query_head),
+        row_(i * a.codec.geometry->kv_heads + kv_head),
+        scale_(static_cast<double>(a.scale)),
+        estimates_(a.tail == PKV_TAIL_DROP
+                       ? nullptr
+                       : a.estimates + (i * a.query_heads + query_head) * a.candidates_stride),
+        logits_(logits) {}
+
+  void attend() {
+    compute_logits();
+    double max = kNothing;
+    for (int64_t m = 0; m < count_; ++m) {
+      if (logits_[m] > max || std::isnan(logits_[m])) max = logits_[m];
+    }
+    double sum = 0.0;
+    double out[format::kMaxHeadDim] = {};
+    if (max != kNothing) {
+      for (int64_t m = 0; m < count_; ++m) {
+        logits_[m] = std::exp(logits_[m] - max);  // from here on: weights
+        sum += logits_[m];
+      }
+      add_values(out);
+    }
+    write(out, sum, max);
+  }
+
+ private:
+  int32_t dv() const { return a_.codec.geometry->value_dim; }
+
+  bool is_sketched(int32_t c) const { return tail_.is_fetched[c] == 0; }
+
+  void compute_logits() {
+    const int32_t d = a_.codec.geometry->head_dim;
+    double q[format::kMaxHeadDim];
+    load_row(a_.queries, q, d, i_, query_head_);
+    count_ = 0;
+    for_each_row(a_, i_, row_, [&](const TokenRow& row) {
+      double k[format::kMaxHeadDim];
+      load_row(*row.keys, k, d, i_, kv_head_, row.token);
+      double dot = 0.0;
+      for (int32_t j = 0; j < d; ++j) dot += q[j] * k[j];
+      logits_[count_++] = scale_ * dot;
+    });
+    if (a_.tail == PKV_TAIL_DROP) return;
+
+    // sketch: each candidate that was not fetched is a token; mean: they join the rest.
+    LogSum rest;
+    rest.add(static_cast<double>(a_.rest_lse[i_ * a_.query_heads + query_head_]));
+    for (int32_t c = 0; c < tail_.candidate_count; ++c) {
+      if (!is_sketched(c)) continue;
+      const double logit = scale_ * static_cast<double>(estimates_[c]);
+      if (a_.tail == PKV_TAIL_SKETCH) {
+        logits_[count_++] = logit;
+      } else {
+        rest.add(logit);
+      }
+    }
+    logits_[count_++] = tail_.good_count > 0 ? rest.value() : kNothing;
+  }
+
+  // out += sum of weight * value, in the order of the logits.
+  void add_values(double* out) const {
+    int64_t m = 0;
+    for_each_row(a_, i_, row_, [&](const TokenRow& row) {
+      const double weight = logits_[m++];
+      if (weight == 0.0) return;
+      double v[format::kMaxHeadDim];
+      load_row(*row.values, v, dv(), i_, kv_head_, row.token);
+      for (int32_t j = 0; j < dv(); ++j) out[j] += weight * v[j];
+    });
+    if (a_.tail == PKV_TAIL_DROP) return;
+    if (a_.tail == PKV_TAIL_SKETCH) m = add_sketches(m, out);
+    const double weight = logits_[m];
+    if (weight == 0.0) return;
+    for (int32_t j = 0; j < dv(); ++j) {
+      out[j] += weight * (tail_.value_sums[j] / static_cast<double>(tail_.good_count));
+    }
+  }
+
+  // Values mu_v + unrotate(w_v * sign * a[code]): accumulated in rotated space, un-rotated once.
+  int64_t add_sketches(int64_t m, double* out) const {
+    const pkv_geometry& geometry = *a_.codec.geometry;
+    const Quantiser quantiser = value_quantiser(geometry.sketch_bits);
+    const int64_t plane = dv() / 8;
+    const float* mu_v = a_.codec.value_center + int64_t{kv_head_} * dv();
+    double rotated[format::kMaxHeadDim] = {};
+    double total = 0.0;
+    for (int32_t c = 0; c < tail_.candidate_count; ++c) {
+      if (!is_sketched(c)) continue;
+      const double weight = logits_[m++];
+      if (weight == 0.0) continue;
+      const int64_t position = tail_.candidates[c];
+      float level[format::kMaxHeadDim];
+      decode(tail_.records.value_signs + position * plane,
+             tail_.records.value_codes + position * plane * quantiser.planes, quantiser.planes,
+             quantiser.levels, dv(), level);
+      const double factor =
+          weight *
+          static_cast<double>(format::bf16_to_float(tail_.records.value_factors[position]));
+      for (int32_t j = 0; j < dv(); ++j) rotated[j] += factor * static_cast<double>(level[j]);
+      total += weight;
+    }
+    unrotate(value_rotation(a_.codec), rotated);
+    for (int32_t j = 0; j < dv(); ++j) {
+      out[j] += total * static_cast<double>(mu_v[j]) + rotated[j];
+    }
+    return m;
+  }
+
+  // Nothing to attend to (max = -inf): output 0, lse -inf.
+  void write(const double* out, double sum, double max) const {
+    std::byte* output = row_at(a_.output, i_, query_head_);
+    const bool is_empty = max == kNothing;
+    for (int32_t j = 0; j < dv(); ++j) {
+      store_element(a_.output.dtype, output, j, is_empty ? 0.0F : static_cast<float>(out[j] / sum));
+    }
+    if (a_.lse != nullptr) {
+      a_.lse[i_ * a_.query_heads + query_head_] =
+          static_cast<float>(is_empty ? kNothing : max + std::log(sum));
+    }
+  }
+
+  const pkv_attend_args& a_;
+  const Tail& tail_;
+  int64_t i_;
+  int32_t kv_head_;
+  int32_t query_head_;
+  int64_t row_;
+  double scale_;
+  const float* estimates_;
+  double* logits_;
+  int64_t count_ = 0;
+};
+
+// 4.4: a bad query gives output 0 and lse -inf for all heads of the group.
+void write_empty(const pkv_attend_args& a, int64_t i, int32_t query_head) {
+  std::byte* output = row_at(a.output, i, query_head);
+  for (int32_t j = 0; j < a.codec.geometry->value_dim; ++j) {
+    store_element(a.output.dtype, output, j, 0.0F);
+  }
+  if (a.lse != nullptr) {
+    a.lse[i * a.query_heads + query_head] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+void attend_group(const pkv_attend_args& a, const Temporaries& temporaries, int64_t i,
+                  int32_t kv_head) {
+  const int32_t G = temporaries.query.group;
+  const bool is_good = prepare_query(a.codec, a.queries, i, kv_head, temporaries.query);
+  const Tail tail = tail_of(a, temporaries, i, kv_head);
+  for (int32_t g = 0; g < G; ++g) {
+    const int32_t query_head = kv_head * G + g;
+    if (is_good) {
+      Head(a, tail, i, kv_head, query_head, temporaries.logits).attend();
+    } else {
+      write_empty(a, i, query_head);
+    }
+  }
+}
+
+pkv_status run(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
+               const pkv_attend_args* args, void* scratch) {
+  Scratch pieces(scratch);
+  const Temporaries temporaries = take_temporaries(pieces, *args);
+  for (int64_t i = 0; i < args->batch.batch; ++i) {
+    for (int32_t head = 0; head < args->codec.geometry->kv_heads; ++head) {
+      attend_group(*args, temporaries, i, head);
+    }
+  }
+  return PKV_OK;
+}
+
+}  // namespace
+
+pkv_attend_slots attend_slots() { return {supports, scratch_bytes, run}; }
+
+}  // namespace pkv::cpu_ref

@@ -1,0 +1,177 @@
+// The reference backend's table: one device (the host), its memory, and streams that never have
+// anything left to do, since every slot is done when it returns.
+#include "backends/cpu_ref/device.h"
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "backends/cpu_ref/stages.h"
+#include "backends/cpu_ref/store.h"
+#include "core/format/records.h"
+#include "pariskv/pariskv_backend.hpp"
+
+// Handles, each a distinct object.
+struct pkv_backend_stream {
+  uintptr_t native;
+};
+struct pkv_backend_event {
+  bool is_recorded;
+};
+
+namespace pkv::cpu_ref {
+namespace {
+
+using backend::guard;
+using backend::refuse;
+
+constexpr std::align_val_t kAlignment{256};
+
+pkv_status check_ordinal(const pkv_host* host, int32_t ordinal) {
+  if (ordinal == 0) return PKV_OK;
+  return refuse(host, PKV_OUT_OF_RANGE, "device ordinal=%d: cpu_ref has device 0 only", ordinal);
+}
+
+pkv_status device_count(const pkv_host* /*host*/, int32_t* out) {
+  *out = 1;
+  return PKV_OK;
+}
+
+pkv_status device_info(const pkv_host* host, int32_t ordinal, pkv_backend_device_info* out) {
+  const pkv_status status = check_ordinal(host, ordinal);
+  if (status != PKV_OK) return status;
+  out->device_type = PKV_DEVICE_CPU;
+  out->device_id = 0;
+  out->lanes = 1;
+  out->memory_bytes = 0;  // not known
+  std::snprintf(out->name, sizeof out->name, "host, one thread");
+  return PKV_OK;
+}
+
+pkv_status device_open(const pkv_host* host, int32_t ordinal, pkv_backend_device** out) {
+  return guard(host, [&] {
+    const pkv_status status = check_ordinal(host, ordinal);
+    if (status != PKV_OK) return status;
+    *out = std::make_unique<pkv_backend_device>(pkv_backend_device{host}).release();
+    return pkv_status{PKV_OK};
+  });
+}
+
+void device_close(pkv_backend_device* device) { std::unique_ptr<pkv_backend_device>{device}; }
+
+pkv_status memory_alloc(pkv_backend_device* device, int32_t /*kind*/, int64_t bytes, void** out) {
+  *out = ::operator new(static_cast<size_t>(bytes), kAlignment, std::nothrow);
+  if (*out != nullptr) return PKV_OK;
+  return refuse(device->host, PKV_RESOURCE_EXHAUSTED, "out of memory on the host: bytes=%lld",
+                static_cast<long long>(bytes));
+}
+
+void memory_free(pkv_backend_device* /*device*/, int32_t /*kind*/, void* data, int64_t /*bytes*/) {
+  ::operator delete(data, kAlignment);
+}
+
+pkv_status memory_copy(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/, void* target,
+                       const void* source, int64_t bytes) {
+  if (bytes > 0) std::memcpy(target, source, static_cast<size_t>(bytes));
+  return PKV_OK;
+}
+
+pkv_status memory_fill(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/, void* target,
+                       int32_t byte, int64_t bytes) {
+  if (bytes > 0) std::memset(target, byte, static_cast<size_t>(bytes));
+  return PKV_OK;
+}
+
+pkv_status stream_create(pkv_backend_device* device, pkv_backend_stream** out) {
+  return guard(device->host, [&] {
+    *out = std::make_unique<pkv_backend_stream>(pkv_backend_stream{0}).release();
+    return pkv_status{PKV_OK};
+  });
+}
+
+pkv_status stream_wrap(pkv_backend_device* device, uintptr_t native, pkv_backend_stream** out) {
+  if (native != 0) {
+    return refuse(device->host, PKV_INVALID_ARGUMENT,
+                  "native stream=0x%llx: the host has no streams of its own, only 0",
+                  static_cast<unsigned long long>(native));
+  }
+  return stream_create(device, out);
+}
+
+void stream_destroy(pkv_backend_device* /*device*/, pkv_backend_stream* stream) {
+  std::unique_ptr<pkv_backend_stream>{stream};
+}
+
+pkv_status stream_sync(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/) {
+  return PKV_OK;
+}
+
+pkv_status event_create(pkv_backend_device* device, pkv_backend_event** out) {
+  return guard(device->host, [&] {
+    *out = std::make_unique<pkv_backend_event>(pkv_backend_event{false}).release();
+    return pkv_status{PKV_OK};
+  });
+}
+
+void event_destroy(pkv_backend_device* /*device*/, pkv_backend_event* event) {
+  std::unique_ptr<pkv_backend_event>{event};
+}
+
+pkv_status event_record(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
+                        pkv_backend_event* /*event*/) {
+  return PKV_OK;
+}
+
+pkv_status event_wait(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
+                      pkv_backend_event* /*event*/) {
+  return PKV_OK;
+}
+
+pkv_backend make_table() {
+  pkv_backend table = {};
+  table.struct_size = sizeof table;
+  table.abi_major = PKV_BACKEND_ABI_MAJOR;
+  table.abi_minor = PKV_BACKEND_ABI_MINOR;
+  table.build_flags = backend::build_flags();
+  table.format_version = format::kFormatVersion;
+  table.score = 1;
+  table.name = "cpu_ref";
+  table.version = "1";
+  table.about = "plain reference: one thread, the specification line by line";
+  table.device_count = device_count;
+  table.device_info = device_info;
+  table.device_open = device_open;
+  table.device_close = device_close;
+  table.memory_alloc = memory_alloc;
+  table.memory_free = memory_free;
+  table.memory_copy = memory_copy;
+  table.memory_fill = memory_fill;
+  table.stream_create = stream_create;
+  table.stream_wrap = stream_wrap;
+  table.stream_destroy = stream_destroy;
+  table.stream_sync = stream_sync;
+  table.event_create = event_create;
+  table.event_destroy = event_destroy;
+  table.event_record = event_record;
+  table.event_wait = event_wait;
+  table.store_row_bytes = store_row_bytes;
+  table.store_import = store_import;
+  table.store_export = store_export;
+  table.fit = fit_slots();
+  table.encode = encode_slots();
+  table.vote = vote_slots();
+  table.select = select_slots();
+  table.rerank = rerank_slots();
+  table.fetch = fetch_slots();
+  table.attend = attend_slots();
+  return table;
+}
+
+}  // namespace
+}  // namespace pkv::cpu_ref
+
+extern "C" const pkv_backend* pkv_cpu_ref_query(uint32_t host_max_abi, const pkv_host* host) {
+  static const pkv_backend table = pkv::cpu_ref::make_table();
+  return pkv::backend::accepts_host(host_max_abi, host) ? &table : nullptr;
+}

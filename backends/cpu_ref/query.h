@@ -1,0 +1,27 @@
+// Query preparation, shared by vote, rerank and attend. docs/algorithm.md, sections 4.1 and 4.4.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu_ref/scratch.h"
+#include "pariskv/pariskv_backend.h"
+
+namespace pkv::cpu_ref {
+
+inline constexpr int32_t kMaxGroup = 128;  // section 0
+
+// The prepared queries of one row.
+struct RowQuery {
+  int32_t group;  // G
+  float* heads;   // [G, d] q'_g = rotate(q_g * r)
+  float* sum;     // [d] Q' = rotate(q_sum * r)
+};
+
+// Room for one row; `heads` and `sum` are undefined until prepare_query.
+RowQuery take_row_query(Scratch& scratch, const pkv_geometry& geometry, int32_t query_heads);
+
+// Prepares the queries [b, hq, d] of entry `entry` and KV head `kv_head`; false if they are bad.
+bool prepare_query(const pkv_codec_params& codec, const pkv_tensor& queries, int64_t entry,
+                   int32_t kv_head, const RowQuery& out);
+
+}  // namespace pkv::cpu_ref
