@@ -1,0 +1,245 @@
+"""ctypes mirrors of pariskv_types.h and of the stage arguments of pariskv_backend.h."""
+
+import ctypes as c
+
+P = c.c_void_p
+I32, I64, U32 = c.c_int32, c.c_int64, c.c_uint32
+F32, F64 = c.c_float, c.c_double
+
+
+class Struct(c.Structure):
+    """Fills struct_size, where there is one, and takes fields by name."""
+
+    def __init__(self, **fields):
+        names = {name for name, *_ in self._fields_}
+        unknown = set(fields) - names
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no {sorted(unknown)}")
+        if "struct_size" in names:
+            fields.setdefault("struct_size", c.sizeof(self))
+        super().__init__(**fields)
+
+
+class Tensor(Struct):
+    _fields_ = [
+        ("data", P),
+        ("device_type", I32),
+        ("device_id", I32),
+        ("ndim", I32),
+        ("dtype", I32),
+        ("shape", c.POINTER(I64)),
+        ("strides", c.POINTER(I64)),
+        ("byte_offset", c.c_uint64),
+    ]
+
+
+class Geometry(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("kv_heads", I32),
+        ("head_dim", I32),
+        ("value_dim", I32),
+        ("v_source", I32),
+        ("codec", I32),
+        ("vote", I32),
+        ("rounds", I32),
+        ("sketch_bits", I32),
+        ("value_norm", I32),
+        ("seed", c.c_uint64),
+    ]
+
+
+PLANES = (
+    "signs",
+    "vote_factors",
+    "codes",
+    "factors",
+    "value_signs",
+    "value_codes",
+    "value_factors",
+    "value_norms",
+)
+
+
+class Records(Struct):
+    _fields_ = [("struct_size", U32), ("reserved", U32), ("row_tokens", I64)] + [
+        (name, P) for name in PLANES
+    ]
+
+
+class RecordSizes(Struct):
+    _fields_ = [("struct_size", U32)] + [(name, I32) for name in PLANES] + [("total", I32)]
+
+
+class CodecParams(Struct):
+    _fields_ = [("geometry", c.POINTER(Geometry))] + [
+        (name, P)
+        for name in (
+            "center",
+            "balance",
+            "inv_balance",
+            "signs_1",
+            "signs_2",
+            "value_center",
+            "value_signs_1",
+            "value_signs_2",
+        )
+    ]
+
+
+class Store(Struct):
+    _fields_ = [("base", P), ("row_bytes", I64), ("capacity", I64)]
+
+
+class Batch(Struct):
+    _fields_ = [
+        ("batch", I32),
+        ("reserved", I32),
+        ("sequences", P),
+        ("lengths", P),
+        ("max_length", I64),
+    ]
+
+
+class FitArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("reserved", U32),
+        ("geometry", c.POINTER(Geometry)),
+        ("keys", Tensor),
+        ("queries", Tensor),
+        ("values", Tensor),
+        ("pivot", P),
+        ("key_counts", P),
+        ("key_sums", P),
+        ("key_squares", P),
+        ("query_counts", P),
+        ("query_squares", P),
+        ("value_sums", P),
+    ]
+
+
+class EncodeArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("batch", I32),
+        ("codec", CodecParams),
+        ("keys", Tensor),
+        ("values", Tensor),
+        ("sequences", P),
+        ("starts", P),
+        ("counts", P),
+        ("store", Store),
+        ("occupancy", P),
+        ("value_sums", P),
+        ("good_counts", P),
+        ("first_bad", P),
+    ]
+
+
+class VoteArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("query_heads", I32),
+        ("vote_group", I32),
+        ("rho_of", I32),
+        ("codec", CodecParams),
+        ("batch", Batch),
+        ("queries", Tensor),
+        ("store", Store),
+        ("occupancy", P),
+        ("votes", P),
+        ("votes_stride", I64),
+    ]
+
+
+class CandidateRule(Struct):
+    _fields_ = [("below", I64 * 4), ("ppm", I64 * 4), ("k", I32), ("steps", I32)]
+
+
+class SelectArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("kv_heads", I32),
+        ("batch", Batch),
+        ("rule", CandidateRule),
+        ("votes", P),
+        ("votes_stride", I64),
+        ("candidates", P),
+        ("candidates_stride", I64),
+        ("candidate_counts", P),
+    ]
+
+
+class RerankArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("query_heads", I32),
+        ("rank", I32),
+        ("k", I32),
+        ("k_min", I32),
+        ("tail_samples", I32),
+        ("weigh_norms", I32),
+        ("scale", F32),
+        ("share", F64),
+        ("codec", CodecParams),
+        ("batch", Batch),
+        ("queries", Tensor),
+        ("store", Store),
+        ("candidates", P),
+        ("candidates_stride", I64),
+        ("candidate_counts", P),
+        ("positions", P),
+        ("scores", P),
+        ("counts", P),
+        ("estimates", P),
+        ("rest_lse", P),
+    ]
+
+
+class FetchArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("kv_heads", I32),
+        ("batch", Batch),
+        ("source_keys", Tensor),
+        ("source_values", Tensor),
+        ("positions", P),
+        ("k", I32),
+        ("reserved", I32),
+        ("keys", Tensor),
+        ("values", Tensor),
+    ]
+
+
+class Part(Struct):
+    _fields_ = [("keys", Tensor), ("values", Tensor), ("lengths", P)]
+
+
+class AttendArgs(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("query_heads", I32),
+        ("tail", I32),
+        ("part_count", I32),
+        ("scale", F32),
+        ("k", I32),
+        ("codec", CodecParams),
+        ("batch", Batch),
+        ("queries", Tensor),
+        ("parts", Part * 4),
+        ("row_keys", Tensor),
+        ("row_values", Tensor),
+        ("positions", P),
+        ("counts", P),
+        ("candidates", P),
+        ("candidates_stride", I64),
+        ("candidate_counts", P),
+        ("estimates", P),
+        ("rest_lse", P),
+        ("value_sums", P),
+        ("good_counts", P),
+        ("store", Store),
+        ("output", Tensor),
+        ("lse", P),
+    ]
