@@ -1,7 +1,7 @@
 // Stage encode: keys and values to key records. docs/algorithm.md, section 3.
 // Exact: fp32, one rounding per written operation, every sum a fold.
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "backends/cpu_ref/check.h"
 #include "backends/cpu_ref/device.h"
@@ -47,7 +47,7 @@ float sum_of_squares(const float* x, int32_t count) {
 
 // 3.2: bit j of byte b is 1 where y[8b+j] >= 0.
 void write_signs(const float* y, int32_t dim, uint8_t* signs) {
-  std::memset(signs, 0, static_cast<size_t>(dim / 8));
+  std::fill_n(signs, dim / 8, uint8_t{0});
   for (int32_t j = 0; j < dim; ++j) {
     if (y[j] >= 0.0F) set_bit(signs, j);
   }
@@ -55,7 +55,7 @@ void write_signs(const float* y, int32_t dim, uint8_t* signs) {
 
 // Bit plane p holds bit p of the codes.
 void write_codes(const uint8_t* code, int32_t dim, int32_t planes, uint8_t* codes) {
-  std::memset(codes, 0, static_cast<size_t>(planes * (dim / 8)));
+  std::fill_n(codes, planes * (dim / 8), uint8_t{0});
   for (int32_t p = 0; p < planes; ++p) {
     for (int32_t j = 0; j < dim; ++j) {
       if (((code[j] >> p) & 1) != 0) set_bit(codes + p * (dim / 8), j);
@@ -160,15 +160,15 @@ void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, To
 
 // 3.6: sign bits and codes 0, every factor and norm NaN.
 void write_bad(const Row& row, int64_t position) {
-  std::memset(row.signs(position), 0, static_cast<size_t>(row.sizes.signs));
-  std::memset(row.codes(position), 0, static_cast<size_t>(row.sizes.codes));
+  std::fill_n(row.signs(position), row.sizes.signs, uint8_t{0});
+  std::fill_n(row.codes(position), row.sizes.codes, uint8_t{0});
   for (int32_t b = 0; b < format::factors_per_key(row.geometry); ++b) {
     row.factors(position)[b] = format::kBf16Nan;
   }
   if (row.records.vote_factors != nullptr) row.records.vote_factors[position] = format::kBf16Nan;
   if (row.geometry.sketch_bits != 0) {
-    std::memset(row.value_signs(position), 0, static_cast<size_t>(row.sizes.value_signs));
-    std::memset(row.value_codes(position), 0, static_cast<size_t>(row.sizes.value_codes));
+    std::fill_n(row.value_signs(position), row.sizes.value_signs, uint8_t{0});
+    std::fill_n(row.value_codes(position), row.sizes.value_codes, uint8_t{0});
     row.records.value_factors[position] = format::kBf16Nan;
   }
   if (row.records.value_norms != nullptr) row.records.value_norms[position] = format::kBf16Nan;
