@@ -1,0 +1,76 @@
+// What is behind the opaque handles of pariskv.h. Each owns its value, or a share of it; what was
+// made from another object keeps that alive, so handles may be destroyed in any order.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/plan/config.h"
+#include "core/runtime/buffer.h"
+#include "core/runtime/device.h"
+#include "core/runtime/registry.h"
+#include "core/runtime/stream.h"
+#include "pariskv/pariskv.h"
+
+namespace pkv {
+
+class Codec;  // core/codec/codec.h
+class Index;  // core/index/index.h
+class Plan;   // core/plan/plan.h
+
+// Texts handed out by an object; they live until it is destroyed. Equal texts are kept once.
+class Texts {
+ public:
+  const char* keep(std::string text) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return texts_.insert(std::move(text)).first->c_str();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::set<std::string> texts_;
+};
+
+}  // namespace pkv
+
+struct pkv_runtime {
+  std::unique_ptr<pkv::Registry> registry;
+  pkv::Texts texts;
+};
+
+struct pkv_device {
+  std::shared_ptr<const pkv::Device> device;
+  pkv::Texts texts;
+  std::mutex mutex;                          // of allocations
+  std::map<void*, pkv::Buffer> allocations;  // by address; what pkv_device_alloc handed out
+};
+
+struct pkv_stream {
+  pkv::Stream stream;
+};
+
+struct pkv_event {
+  pkv::Event event;
+};
+
+struct pkv_config {
+  pkv::Config config;
+};
+
+struct pkv_codec {
+  std::shared_ptr<const pkv::Codec> codec;
+};
+
+struct pkv_index {
+  std::shared_ptr<pkv::Index> index;
+};
+
+struct pkv_plan {
+  std::unique_ptr<pkv::Plan> plan;
+  pkv::Texts texts;
+};

@@ -1,0 +1,48 @@
+#include "core/runtime/device.h"
+
+#include <iterator>
+
+#include "core/base/status.h"
+#include "core/base/text.h"
+
+namespace pkv {
+
+absl::StatusOr<std::shared_ptr<const Device>> Device::open(const pkv_backend& backend,
+                                                           std::shared_ptr<const Host> host,
+                                                           int32_t ordinal) {
+  const pkv_host* services = host->table();
+  int32_t count = 0;
+  clear_report();
+  PKV_RETURN_IF_ERROR(
+      backend_status(backend.device_count(services, &count), backend.name, "counting devices"));
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::OutOfRangeError(
+        str_cat(backend.name, ": ordinal=", ordinal,
+                count > 0 ? str_cat(", accepted: 0..", count - 1) : ", but there is no device"));
+  }
+
+  // Made first, so that the handle has an owner from the beginning.
+  std::shared_ptr<Device> device(new Device(backend, std::move(host)));
+  const std::string what = str_cat("opening device ", ordinal);
+  clear_report();
+  PKV_RETURN_IF_ERROR(
+      device->check(backend.device_open(services, ordinal, &device->handle_), what));
+  if (device->handle_ == nullptr) {
+    return absl::InternalError(str_cat(backend.name, ": ", what, ": success without a device"));
+  }
+  device->info_.struct_size = sizeof(device->info_);
+  clear_report();
+  PKV_RETURN_IF_ERROR(device->check(backend.device_info(services, ordinal, &device->info_), what));
+  device->info_.name[std::size(device->info_.name) - 1] = '\0';
+  return device;
+}
+
+Device::~Device() {
+  if (handle_ != nullptr) backend_.device_close(handle_);
+}
+
+absl::Status Device::check(pkv_status status, std::string_view what) const {
+  return backend_status(status, backend_.name, what);
+}
+
+}  // namespace pkv

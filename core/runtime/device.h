@@ -1,0 +1,59 @@
+// An open device of a backend, and how its table is called. Not here: memory (buffer.h), streams
+// (stream.h), which backends there are (registry.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/runtime/host.h"
+#include "pariskv/pariskv_backend.h"
+
+namespace pkv {
+
+// Held by shared_ptr by all that was made from it, so it closes with its last user. Everything is
+// const: the backend behind it takes calls from several threads at once.
+class Device {
+ public:
+  // `backend`: valid until the process ends. The device keeps `host`.
+  // OUT_OF_RANGE: ordinal not in 0..device_count-1.
+  static absl::StatusOr<std::shared_ptr<const Device>> open(const pkv_backend& backend,
+                                                            std::shared_ptr<const Host> host,
+                                                            int32_t ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const pkv_backend& backend() const { return backend_; }
+  pkv_backend_device* handle() const { return handle_; }
+  const pkv_backend_device_info& info() const { return info_; }
+  std::string_view name() const { return info_.name; }  // e.g. the model of the processor
+  const Host& host() const { return *host_; }
+
+  // Calls a slot with handle() and then `args`. On anything but PKV_OK the status carries the text
+  // that the backend reported, after the backend's name and `what`: "cpu_ref: vote: ...".
+  //   device.call("copy", device.backend().memory_copy, stream, target, source, bytes)
+  template <class... Params, class... Args>
+  absl::Status call(std::string_view what, pkv_status (*slot)(pkv_backend_device*, Params...),
+                    Args&&... args) const {
+    clear_report();
+    return check(slot(handle_, std::forward<Args>(args)...), what);
+  }
+
+  // The second half of call, for a slot that was called after clear_report() (host.h).
+  absl::Status check(pkv_status status, std::string_view what) const;
+
+ private:
+  Device(const pkv_backend& backend, std::shared_ptr<const Host> host)
+      : backend_(backend), host_(std::move(host)) {}
+
+  const pkv_backend& backend_;
+  std::shared_ptr<const Host> host_;
+  pkv_backend_device* handle_ = nullptr;
+  pkv_backend_device_info info_{};
+};
+
+}  // namespace pkv
