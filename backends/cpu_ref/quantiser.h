@@ -17,7 +17,7 @@ struct Quantiser {
   int32_t code(float u, float magnitude) const {
     int32_t count = 0;
     for (int32_t i = 0; i < (1 << planes) - 1; ++i) {
-      if (thresholds[i] * u < magnitude) ++count;
+      count += thresholds[i] * u < magnitude ? 1 : 0;
     }
     return count;
   }

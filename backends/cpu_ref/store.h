@@ -28,9 +28,7 @@ pkv_status store_export(pkv_backend_device* device, pkv_backend_stream* stream,
                         int64_t begin, int64_t count, const pkv_records* target);
 
 // Bit j of a bit plane: byte j / 8, bit j % 8.
-inline bool read_bit(const uint8_t* plane, int32_t j) {
-  return ((plane[j / 8] >> (j % 8)) & 1) != 0;
-}
+inline int32_t read_bit(const uint8_t* plane, int32_t j) { return (plane[j / 8] >> (j % 8)) & 1; }
 inline void set_bit(uint8_t* plane, int32_t j) {
   plane[j / 8] = static_cast<uint8_t>(plane[j / 8] | (1 << (j % 8)));
 }
@@ -42,9 +40,9 @@ void decode(const uint8_t* signs, const uint8_t* codes, int32_t planes, const Le
   for (int32_t j = 0; j < dim; ++j) {
     int32_t code = 0;
     for (int32_t p = 0; p < planes; ++p) {
-      if (read_bit(codes + p * (dim / 8), j)) code += 1 << p;
+      code |= read_bit(codes + p * (dim / 8), j) << p;
     }
-    out[j] = read_bit(signs, j) ? levels[code] : -levels[code];
+    out[j] = read_bit(signs, j) != 0 ? levels[code] : -levels[code];
   }
 }
 
