@@ -30,8 +30,8 @@ inline constexpr int32_t kScalar4Levels[8] = {11, 37, 61, 87, 117, 151, 193, 255
 // 4-bit codes of scalar5. The integers are, of all odd ones up to 255, those with the least squared
 // distance from the levels, each weighted by its probability; their unit is about 1/75.4.
 inline constexpr float kNormal5Thresholds[15] = {
-    0.1319707447F, 0.2647150671F, 0.3990389144F, 0.5358165735F, 0.6760346638F,
-    0.8208504105F, 0.9716742187F, 1.1302938503F, 1.2990723601F, 1.4812842981F,
+    0.1319707447F, 0.2647150677F, 0.3990389144F, 0.5358165735F, 0.6760346638F,
+    0.8208504105F, 0.9716742187F, 1.1302938503F, 1.2990723601F, 1.4812842091F,
     1.6817306482F, 1.9079808085F, 2.1732339018F, 2.5044294908F, 2.9759260354F};
 inline constexpr double kNormal5Levels[16] = {
     0.0658896598, 0.1980518297, 0.3313783058, 0.4666995230, 0.6049336240, 0.7471357037,

@@ -6,18 +6,29 @@
 
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
 
 namespace pkv::format {
 namespace {
 
-// Lloyd-Max: a threshold is the middle of its levels. Ten decimals each, then one fp32 rounding of
-// the threshold and of each level: 1e-10 + 2 * 2^-24 * |threshold| covers numbers below 4.
+// Half of the distance between neighbours of a float: what one rounding may add.
+double half_step(float x) {
+  return static_cast<double>(std::nextafter(x, INFINITY)) / 2 - static_cast<double>(x) / 2;
+}
+
+// Lloyd-Max: a threshold is the middle of its levels. All have ten decimals, so 1e-10 before the
+// fp32 rounding of the threshold; levels held in fp32 add half a step each, and count half.
 template <class Level, std::size_t kLevels>
 void check_middles(const float (&thresholds)[kLevels - 1], const Level (&levels)[kLevels]) {
   for (std::size_t i = 0; i + 1 < kLevels; ++i) {
     const double middle = (static_cast<double>(levels[i]) + static_cast<double>(levels[i + 1])) / 2;
     CHECK(levels[i] < levels[i + 1]);
-    CHECK(std::abs(static_cast<double>(thresholds[i]) - middle) < 1e-10 + 0x1p-23 * middle);
+    double bound = 1e-10 + half_step(thresholds[i]);
+    if (std::is_same_v<Level, float>) {
+      bound += half_step(static_cast<float>(levels[i])) / 2;
+      bound += half_step(static_cast<float>(levels[i + 1])) / 2;
+    }
+    CHECK(std::abs(static_cast<double>(thresholds[i]) - middle) <= bound);
   }
   CHECK(levels[0] > 0);
 }
