@@ -1,0 +1,46 @@
+# What `cmake --install` leaves: the library, its headers, the two programs, and what find_package
+# and pkg-config need. All of it can be moved to another prefix.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pariskv)
+
+# What a plug-in is built with: the C headers, and core/format under its own include root.
+add_library(pariskv_backend INTERFACE)
+set_target_properties(pariskv_backend PROPERTIES EXPORT_NAME backend)
+target_include_directories(pariskv_backend INTERFACE
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/pariskv/backend>)
+
+install(DIRECTORY api/include/pariskv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN *.h PATTERN *.hpp)
+install(DIRECTORY core/format DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pariskv/backend/core
+        FILES_MATCHING PATTERN *.h)
+
+install(TARGETS pariskv pariskv_backend EXPORT pariskv)
+install(EXPORT pariskv FILE pariskvTargets.cmake NAMESPACE pariskv:: DESTINATION ${package_dir})
+if(PARISKV_STATIC)
+  # An export of its own: only those who ask for the archive need absl.
+  install(TARGETS pariskv_static EXPORT pariskv_static)
+  install(EXPORT pariskv_static FILE pariskvStaticTargets.cmake NAMESPACE pariskv::
+          DESTINATION ${package_dir})
+endif()
+foreach(program pariskv_cli pkv-conformance)
+  if(TARGET ${program})
+    install(TARGETS ${program})
+  endif()
+endforeach()
+
+configure_package_config_file(cmake/pariskvConfig.cmake.in pariskvConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(pariskvConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/pariskvConfig.cmake
+              ${PROJECT_BINARY_DIR}/pariskvConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+# ${pcfiledir} keeps the .pc files right when the prefix moves.
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+foreach(pc pariskv.pc pariskv-static.pc)
+  if(PARISKV_STATIC OR NOT pc MATCHES static)
+    configure_file(cmake/${pc}.in ${pc} @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/${pc} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  endif()
+endforeach()

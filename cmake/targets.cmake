@@ -1,0 +1,40 @@
+# pkv_target: what every target of ours shares: include roots, warnings, sanitizers, coverage.
+# pkv_library_warnings: conversions too, for the code that ships; tests and tools do without.
+# pkv_exact: the compiler may not change the bits of a floating sum (docs/numerics.md).
+
+set(PKV_WARNINGS -Wall -Wextra -Wpedantic -Wshadow)
+
+# What optimisers guess about the standard library is shown, and judged by a reader.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  set(PKV_NO_ERROR -Wno-error=array-bounds -Wno-error=stringop-overflow -Wno-error=restrict
+      -Wno-error=maybe-uninitialized)
+endif()
+
+# The order counts: in clang, -fno-fast-math after it would turn contraction on again.
+set(PKV_EXACT_FLAGS -fno-fast-math -ffp-contract=off)
+
+function(pkv_target target)
+  target_include_directories(${target} PRIVATE
+    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/api/include)
+  target_compile_options(${target} PRIVATE ${PKV_WARNINGS})
+  if(PARISKV_WERROR)
+    target_compile_options(${target} PRIVATE -Werror ${PKV_NO_ERROR})
+  endif()
+  if(PARISKV_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${PARISKV_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${PARISKV_SANITIZE})
+  endif()
+  if(PARISKV_COVERAGE)
+    target_compile_options(${target} PRIVATE --coverage)
+    target_link_options(${target} PRIVATE --coverage)
+  endif()
+endfunction()
+
+function(pkv_library_warnings target)
+  target_compile_options(${target} PRIVATE -Wconversion -Wno-sign-conversion)
+endfunction()
+
+function(pkv_exact target)
+  target_compile_options(${target} PRIVATE ${PKV_EXACT_FLAGS})
+endfunction()
