@@ -5,82 +5,18 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "tests/unit/base/check_text.h"
-#include "tests/unit/codec/sample.h"
+#include "tests/unit/codec/fit_sums.h"
 
 namespace pkv {
 namespace {
 
-constexpr int kHeads = 2;
-constexpr int kDim = 24;
-constexpr int kValueDim = 16;
-
-std::size_t at(int head, int j, int dim = kDim) { return static_cast<std::size_t>(head * dim + j); }
-
-// The arrays of stage fit for the sample geometry, and what they come from.
-struct Sums {
-  pkv_geometry geometry = sample_geometry();
-  std::vector<float> pivot = std::vector<float>(kHeads * kDim);
-  std::vector<int64_t> key_counts = std::vector<int64_t>(kHeads);
-  std::vector<double> key_sums = std::vector<double>(kHeads * kDim);
-  std::vector<double> key_squares = std::vector<double>(kHeads * kDim);
-  std::vector<int64_t> query_counts = std::vector<int64_t>(kHeads);
-  std::vector<double> query_squares = std::vector<double>(kHeads * kDim);
-  std::vector<double> value_sums = std::vector<double>(kHeads * kValueDim);
-
-  // What the stage does for one key, query row or value of a head.
-  template <class F>
-  void add_key(int head, F k) {
-    ++key_counts[static_cast<std::size_t>(head)];
-    for (int j = 0; j < kDim; ++j) {
-      const double x = static_cast<double>(k(j)) - static_cast<double>(pivot[at(head, j)]);
-      key_sums[at(head, j)] += x;
-      key_squares[at(head, j)] += x * x;
-    }
-  }
-  template <class F>
-  void add_query(int head, F q) {
-    ++query_counts[static_cast<std::size_t>(head)];
-    for (int j = 0; j < kDim; ++j) query_squares[at(head, j)] += static_cast<double>(q(j) * q(j));
-  }
-
-  absl::StatusOr<FittedParams> fit(bool center_on = true, bool balance_on = true) {
-    pkv_fit_args args{};
-    args.struct_size = sizeof(args);
-    args.geometry = &geometry;
-    args.pivot = pivot.data();
-    args.key_counts = key_counts.data();
-    args.key_sums = key_sums.data();
-    args.key_squares = key_squares.data();
-    args.query_counts = query_counts.empty() ? nullptr : query_counts.data();
-    args.query_squares = query_squares.empty() ? nullptr : query_squares.data();
-    args.value_sums = value_sums.empty() ? nullptr : value_sums.data();
-    return fit_params(args, center_on, balance_on);
-  }
-};
-
-// Two keys per head at center +- spread, two query rows of size `query`.
-template <class Center, class Spread, class Query>
-Sums two_keys(Center center, Spread spread, Query query) {
-  Sums sums;
-  for (int head = 0; head < kHeads; ++head) {
-    for (int j = 0; j < kDim; ++j) sums.pivot[at(head, j)] = center(j) + spread(j);
-    sums.add_key(head, [&](int j) { return center(j) + spread(j); });
-    sums.add_key(head, [&](int j) { return center(j) - spread(j); });
-    sums.add_query(head, query);
-    sums.add_query(head, [&](int j) { return -query(j); });
-  }
-  return sums;
-}
-
 TEST_CASE("fit: the centre is the mean of the keys, of the values the mean of the values") {
-  Sums sums = two_keys([](int j) { return static_cast<float>(j); }, [](int) { return 0.25F; },
-                       [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int j) { return static_cast<float>(j); }, [](int) { return 0.25F; },
+                          [](int) { return 1.0F; });
   for (int j = 0; j < kValueDim; ++j) sums.value_sums[at(1, j, kValueDim)] = 3.0 * j;
   const absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
@@ -95,8 +31,8 @@ TEST_CASE("fit: the centre is the mean of the keys, of the values the mean of th
 
 TEST_CASE("fit: the balance is sqrt(rq / rk) over its geometric mean") {
   // rk = 1 or 4, rq = 1: raw 1 or 1/2, half of each: geomean sqrt(1/2).
-  Sums sums = two_keys([](int) { return 7.0F; }, [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; },
-                       [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int) { return 7.0F; }, [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; },
+                          [](int) { return 1.0F; });
   const absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
   for (int j = 0; j < kDim; ++j) {
@@ -110,8 +46,8 @@ TEST_CASE("fit: the balance is sqrt(rq / rk) over its geometric mean") {
 }
 
 TEST_CASE("fit: queries raise the balance where they are large") {
-  Sums sums = two_keys([](int) { return 0.0F; }, [](int) { return 1.0F; },
-                       [](int j) { return j == 0 ? 4.0F : 1.0F; });
+  FitSums sums = two_keys([](int) { return 0.0F; }, [](int) { return 1.0F; },
+                          [](int j) { return j == 0 ? 4.0F : 1.0F; });
   const absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
   const double geomean = std::pow(2.0, 1.0 / kDim);
@@ -120,11 +56,11 @@ TEST_CASE("fit: queries raise the balance where they are large") {
 }
 
 TEST_CASE("fit: the balance stays within 1/16 and 16") {
-  Sums sums = two_keys([](int) { return 0.0F; },
-                       [](int j) { return j == 0   ? 1e-6F
-                                          : j == 1 ? 1e6F
-                                                   : 1.0F; },
-                       [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int) { return 0.0F; },
+                          [](int j) { return j == 0   ? 1e-6F
+                                             : j == 1 ? 1e6F
+                                                      : 1.0F; },
+                          [](int) { return 1.0F; });
   const absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
   CHECK(fitted->balance[0] == 16.0F);
@@ -134,8 +70,8 @@ TEST_CASE("fit: the balance stays within 1/16 and 16") {
 }
 
 TEST_CASE("fit: coordinates without spread or without queries keep 1 and stay out of the geomean") {
-  Sums sums = two_keys([](int) { return 3.0F; }, [](int j) { return j == 5 ? 0.0F : 2.0F; },
-                       [](int j) { return j == 6 ? 0.0F : 8.0F; });
+  FitSums sums = two_keys([](int) { return 3.0F; }, [](int j) { return j == 5 ? 0.0F : 2.0F; },
+                          [](int j) { return j == 6 ? 0.0F : 8.0F; });
   const absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
   for (int j = 0; j < kDim; ++j)
@@ -153,16 +89,16 @@ TEST_CASE("fit: coordinates without spread or without queries keep 1 and stay ou
 }
 
 TEST_CASE("fit: if no coordinate has both, all are 1") {
-  Sums sums = two_keys([](int) { return 3.0F; }, [](int j) { return j % 2 == 0 ? 0.0F : 2.0F; },
-                       [](int j) { return j % 2 == 0 ? 8.0F : 0.0F; });
+  FitSums sums = two_keys([](int) { return 3.0F; }, [](int j) { return j % 2 == 0 ? 0.0F : 2.0F; },
+                          [](int j) { return j % 2 == 0 ? 8.0F : 0.0F; });
   const absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
   CHECK(fitted->balance == std::vector<float>(kHeads * kDim, 1.0F));
 }
 
 TEST_CASE("fit: each option switches its own part off") {
-  Sums sums = two_keys([](int j) { return static_cast<float>(j); },
-                       [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; }, [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int j) { return static_cast<float>(j); },
+                          [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; }, [](int) { return 1.0F; });
   const absl::StatusOr<FittedParams> both = sums.fit();
   const absl::StatusOr<FittedParams> no_balance = sums.fit(true, false);
   const absl::StatusOr<FittedParams> no_center = sums.fit(false, true);
@@ -178,8 +114,8 @@ TEST_CASE("fit: each option switches its own part off") {
 
 TEST_CASE("fit: with center off the spread is the rms of the keys themselves") {
   // Keys center +- spread: mean square center^2 + spread^2. 3-4-5: rms 5; the others 0 +- 1: rms 1.
-  Sums sums = two_keys([](int j) { return j == 0 ? 3.0F : 0.0F; },
-                       [](int j) { return j == 0 ? 4.0F : 1.0F; }, [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int j) { return j == 0 ? 3.0F : 0.0F; },
+                          [](int j) { return j == 0 ? 4.0F : 1.0F; }, [](int) { return 1.0F; });
   const absl::StatusOr<FittedParams> fitted = sums.fit(false, true);
   REQUIRE(fitted.ok());
   const double ratio =
@@ -188,8 +124,8 @@ TEST_CASE("fit: with center off the spread is the rms of the keys themselves") {
 }
 
 TEST_CASE("fit: no queries, no balance; per head") {
-  Sums sums = two_keys([](int) { return 0.0F; }, [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; },
-                       [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int) { return 0.0F; }, [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; },
+                          [](int) { return 1.0F; });
   sums.query_counts[0] = 0;
   absl::StatusOr<FittedParams> fitted = sums.fit();
   REQUIRE(fitted.ok());
@@ -203,8 +139,8 @@ TEST_CASE("fit: no queries, no balance; per head") {
 }
 
 TEST_CASE("fit: without keys everything is neutral, whatever the sums hold; per head") {
-  Sums sums = two_keys([](int) { return 5.0F; }, [](int j) { return j == 0 ? 2.0F : 1.0F; },
-                       [](int) { return 1.0F; });
+  FitSums sums = two_keys([](int) { return 5.0F; }, [](int j) { return j == 0 ? 2.0F : 1.0F; },
+                          [](int) { return 1.0F; });
   sums.key_counts[0] = 0;
   sums.pivot[0] = std::numeric_limits<float>::quiet_NaN();
   sums.key_sums[0] = std::numeric_limits<double>::quiet_NaN();
@@ -219,9 +155,9 @@ TEST_CASE("fit: without keys everything is neutral, whatever the sums hold; per 
 }
 
 TEST_CASE("fit: the pivot keeps a small spread on a large offset") {
-  // Keys 1e4 + noise of size 1e-2. Sums of squares about 0 would carry 1e8 * 2^-52 per key, which
-  // is as much as the variance's relative error of 2e-4; about a key they carry nothing to speak
-  // of.
+  // Keys 1e4 + noise of size 1e-2. FitSums of squares about 0 would carry 1e8 * 2^-52 per key,
+  // which is as much as the variance's relative error of 2e-4; about a key they carry nothing to
+  // speak of.
   constexpr int kKeys = 1000;
   std::mt19937 random(7);
   std::vector<std::vector<float>> keys;
@@ -233,7 +169,7 @@ TEST_CASE("fit: the pivot keeps a small spread on a large offset") {
     }
     keys.push_back(key);
   }
-  Sums sums;
+  FitSums sums;
   for (int head = 0; head < kHeads; ++head) {
     for (int j = 0; j < kDim; ++j) sums.pivot[at(head, j)] = keys[0][static_cast<std::size_t>(j)];
     for (const auto& key : keys) {
@@ -266,7 +202,7 @@ TEST_CASE("fit: the pivot keeps a small spread on a large offset") {
 }
 
 TEST_CASE("fit: a spread that rounding made negative counts as none") {
-  Sums sums =
+  FitSums sums =
       two_keys([](int) { return 1.0F; }, [](int) { return 1.0F; }, [](int) { return 1.0F; });
   sums.key_sums[0] = 2.0;                     // mean 1 about the pivot
   sums.key_squares[0] = 2.0 * (1 - 0x1p-50);  // mean square a little below 1
@@ -276,7 +212,7 @@ TEST_CASE("fit: a spread that rounding made negative counts as none") {
 }
 
 TEST_CASE("fit: no value sums, a value centre of 0; no values, none") {
-  Sums sums =
+  FitSums sums =
       two_keys([](int) { return 1.0F; }, [](int) { return 1.0F; }, [](int) { return 1.0F; });
   sums.value_sums.clear();
   absl::StatusOr<FittedParams> fitted = sums.fit();
@@ -289,43 +225,8 @@ TEST_CASE("fit: no value sums, a value centre of 0; no values, none") {
   CHECK(fitted->value_center.empty());
 }
 
-Sums valid_sums() {
-  return two_keys([](int) { return 1.0F; }, [](int) { return 1.0F; }, [](int) { return 1.0F; });
-}
-
-TEST_CASE("fit: sums that cannot be are refused by array, head and coordinate") {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  const auto refuses = [](std::vector<double> Sums::*array, std::size_t index, double value,
-                          std::initializer_list<std::string_view> words) {
-    Sums sums = valid_sums();
-    (sums.*array)[index] = value;
-    check_invalid(sums.fit().status(), words);
-  };
-  refuses(&Sums::key_sums, 25, kInf, {"key_sums[KV head 1, coordinate 1]=inf", "2 fp32 numbers"});
-  refuses(&Sums::key_sums, 3, std::nan(""), {"key_sums[KV head 0, coordinate 3]=nan"});
-  refuses(&Sums::key_sums, 3, 1e40, {"key_sums[KV head 0, coordinate 3]=1e+40"});
-  refuses(&Sums::key_sums, 3, 8e38, {"center[KV head 0, coordinate 3]=", "finite in fp32"});
-  refuses(&Sums::key_squares, 4, -1.0, {"key_squares[KV head 0, coordinate 4]=-1", ">= 0"});
-  refuses(&Sums::key_squares, 4, kInf, {"key_squares[KV head 0, coordinate 4]=inf"});
-  refuses(&Sums::query_squares, 47, -1.0, {"query_squares[KV head 1, coordinate 23]=-1"});
-  refuses(&Sums::value_sums, 17, -kInf, {"value_sums[KV head 1, coordinate 1]=-inf"});
-
-  Sums sums = valid_sums();
-  sums.pivot[2] = std::numeric_limits<float>::infinity();
-  check_invalid(sums.fit().status(), {"pivot[KV head 0, coordinate 2]=inf, accepted: finite"});
-  sums = valid_sums();
-  sums.key_counts[1] = -1;
-  check_invalid(sums.fit().status(), {"key_counts[KV head 1]=-1, accepted: >= 0"});
-  sums = valid_sums();
-  sums.query_counts[0] = -7;
-  check_invalid(sums.fit().status(), {"query_counts[KV head 0]=-7, accepted: >= 0"});
-  sums = valid_sums();
-  sums.geometry.head_dim = 25;
-  check_invalid(sums.fit().status(), {"head_dim=25"});
-}
-
 TEST_CASE("fit: extreme but possible sums give numbers") {
-  Sums sums = valid_sums();
+  FitSums sums = valid_sums();
   sums.key_squares[0] = std::numeric_limits<double>::max();
   sums.query_squares[1] = std::numeric_limits<double>::max();
   sums.key_squares[1] = sums.key_sums[1] * sums.key_sums[1] / 2 + 5e-324;
@@ -337,28 +238,6 @@ TEST_CASE("fit: extreme but possible sums give numbers") {
       CHECK(s <= 16.0F);
     }
   }
-}
-
-TEST_CASE("fit: missing arrays are refused by name") {
-  Sums sums = valid_sums();
-  pkv_fit_args args{};
-  check_invalid(fit_params(args, true, true).status(), {"geometry=NULL"});
-  args.geometry = &sums.geometry;
-  check_invalid(fit_params(args, true, true).status(), {"pivot=NULL"});
-  args.pivot = sums.pivot.data();
-  check_invalid(fit_params(args, true, true).status(), {"key_counts=NULL"});
-  args.key_counts = sums.key_counts.data();
-  check_invalid(fit_params(args, true, true).status(), {"key_sums=NULL"});
-  args.key_sums = sums.key_sums.data();
-  check_invalid(fit_params(args, true, true).status(), {"key_squares=NULL"});
-  args.key_squares = sums.key_squares.data();
-  args.query_counts = sums.query_counts.data();
-  check_invalid(fit_params(args, true, true).status(), {"query_squares=NULL"});
-  args.query_counts = nullptr;
-  args.query_squares = sums.query_squares.data();
-  check_invalid(fit_params(args, true, true).status(), {"query_counts=NULL"});
-  args.query_squares = nullptr;
-  CHECK(fit_params(args, true, true).ok());
 }
 
 }  // namespace
