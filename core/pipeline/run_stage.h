@@ -1,0 +1,42 @@
+// One stage by itself: supports, scratch, run, wait.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/runtime/buffer.h"
+#include "core/runtime/device.h"
+#include "core/runtime/stream.h"
+
+namespace pkv {
+
+// Bytes of scratch, at least 0, once the backend says that it can do it.
+template <class Slots, class Args>
+absl::StatusOr<int64_t> stage_scratch_bytes(const Device& device, std::string_view what,
+                                            const Slots& slots, const Args& args) {
+  PKV_RETURN_IF_ERROR(device.call(what, slots.supports, &args));
+  int64_t bytes = 0;
+  PKV_RETURN_IF_ERROR(device.call(what, slots.scratch_bytes, &args, &bytes));
+  if (bytes < 0) return absl::InternalError(str_cat(what, ": scratch_bytes=", bytes));
+  return bytes;
+}
+
+// `args` have been checked.
+template <class Slots, class Args>
+absl::Status run_stage_sync(const Stream& stream, std::string_view what, const Slots& slots,
+                            const Args& args) {
+  const Device& device = *stream.device();
+  PKV_ASSIGN_OR_RETURN(const int64_t bytes, stage_scratch_bytes(device, what, slots, args));
+  PKV_ASSIGN_OR_RETURN(const Buffer scratch,
+                       Buffer::create(stream.device(), PKV_MEMORY_DEVICE, bytes));
+  const absl::Status run = device.call(what, slots.run, stream.handle(), &args, scratch.data());
+  // Also after a failure: what was enqueued until then may use the scratch.
+  const absl::Status passed = stream.sync();
+  return run.ok() ? passed : run;
+}
+
+}  // namespace pkv

@@ -1,0 +1,29 @@
+// Single stages, one file each: fit.cpp, encode.cpp, vote.cpp, select.cpp, rerank.cpp, fetch.cpp,
+// attend.cpp. Each checks all its arguments, runs the backend's slot with scratch of its own, and
+// waits; nothing is written when a check refuses. docs/algorithm.md, sections 2 to 8.
+// Not here: the decoding step, where a plan has checked and sized things once (retrieve.h).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "core/runtime/stream.h"
+#include "pariskv/pariskv_backend.h"
+
+namespace pkv {
+
+absl::Status stage_fit_sync(const Stream& stream, pkv_fit_args args);
+absl::Status stage_encode_sync(const Stream& stream, pkv_encode_args args);
+absl::Status stage_vote_sync(const Stream& stream, pkv_vote_args args);
+absl::Status stage_select_sync(const Stream& stream, pkv_select_args args);
+absl::Status stage_rerank_sync(const Stream& stream, pkv_rerank_args args);
+absl::Status stage_fetch_sync(const Stream& stream, pkv_fetch_args args);
+absl::Status stage_attend_sync(const Stream& stream, pkv_attend_args args);
+
+// The rule's steps ascend and end at INT64_MAX, its shares and k lie within their ranges.
+absl::Status check_candidate_rule(const pkv_candidate_rule& rule);
+// The largest C of any row of at most max_length keys (5): C may fall where a step begins, so the
+// longest row need not have the most.
+int64_t most_candidates(const pkv_candidate_rule& rule, int64_t max_length);
+
+}  // namespace pkv

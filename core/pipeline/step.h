@@ -1,0 +1,25 @@
+// A decoding step on a plan: retrieve, fetch, attend. What each does is in pariskv.h; the plan has
+// checked everything that does not change from call to call. Nothing is allocated, and nothing is
+// waited for but where it says so.
+#pragma once
+
+#include "absl/status/status.h"
+#include "core/plan/plan.h"
+#include "core/runtime/stream.h"
+#include "pariskv/pariskv.h"
+
+namespace pkv {
+
+// vote, select, rerank. retrieve.cpp
+absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& query,
+                      void* scratch, const pkv_hits& hits);
+
+// fetch.cpp. On a CPU device the positions are checked, which waits for the stream.
+absl::Status fetch(const Plan& plan, const Stream& stream, const pkv_rows& source,
+                   const pkv_hits& hits, const pkv_rows& rows);
+
+// attend.cpp. `hits`: those of attention.hits, or NULL.
+absl::Status attend(const Plan& plan, const Stream& stream, const pkv_attention& attention,
+                    const pkv_hits* hits);
+
+}  // namespace pkv

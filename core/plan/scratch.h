@@ -1,0 +1,88 @@
+// Scratch of a step: pieces are booked by name when planning, and handed out from one pointer when
+// running. What lives through the whole call lies side by side; what a single stage needs lies on
+// top of that of the other stages, since they run one after the other.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "core/base/check.h"
+#include "core/base/checked.h"
+#include "core/base/text.h"
+
+namespace pkv {
+
+// The pieces of all calls; each ledger books those of its own.
+enum class Piece {
+  kLengths,          // [b] int64, of a batch that is not all sequences in order
+  kVotes,            // [b * h, votes_stride] float
+  kCandidates,       // [b * h, c] int32, where the caller has no room for them
+  kCandidateCounts,  // [b * h] int32
+  kScores,           // [b * h, k] float
+  kPartLengths,      // [PKV_MAX_PARTS, b] int64
+  kStage,            // what the backend asks for, the most of any stage
+};
+inline constexpr std::array<std::string_view, 7> kPieceNames = {
+    "lengths", "votes", "candidates", "candidate_counts", "scores", "part_lengths", "stage"};
+
+class ScratchLedger {
+ public:
+  static constexpr int64_t kAlignment = 256;
+
+  // RESOURCE_EXHAUSTED where the sum passes 2^63.
+  absl::Status book(Piece piece, int64_t bytes) {
+    Entry& entry = at(piece);
+    PKV_DCHECK(entry.bytes == 0);
+    entry.offset = bytes_;
+    entry.bytes = bytes;
+    return grow(piece, bytes);
+  }
+  // The piece becomes as large as the largest of several bookings. Nothing is booked in between.
+  absl::Status book_shared(Piece piece, int64_t bytes) {
+    Entry& entry = at(piece);
+    if (entry.bytes == 0) entry.offset = bytes_;
+    if (bytes <= entry.bytes) return absl::OkStatus();
+    bytes_ = entry.offset;
+    entry.bytes = bytes;
+    return grow(piece, bytes);
+  }
+
+  int64_t bytes() const { return bytes_; }
+  int64_t bytes(Piece piece) const { return entries_[static_cast<std::size_t>(piece)].bytes; }
+
+  // `base`: bytes() of memory aligned to kAlignment. NULL for a piece of 0 bytes.
+  template <class Value>
+  Value* get(void* base, Piece piece) const {
+    const Entry& entry = entries_[static_cast<std::size_t>(piece)];
+    if (entry.bytes == 0) return nullptr;
+    return reinterpret_cast<Value*>(static_cast<std::byte*>(base) + entry.offset);
+  }
+
+ private:
+  struct Entry {
+    int64_t offset = 0;
+    int64_t bytes = 0;
+  };
+
+  Entry& at(Piece piece) { return entries_[static_cast<std::size_t>(piece)]; }
+  absl::Status grow(Piece piece, int64_t bytes) {
+    const auto end = checked_add(bytes_, bytes);
+    const auto padded = end ? checked_round_up(*end, kAlignment) : std::nullopt;
+    if (!padded) {
+      return absl::ResourceExhaustedError(
+          str_cat("scratch passes 2^63 bytes at ", kPieceNames[static_cast<std::size_t>(piece)],
+                  " with ", bytes, " bytes"));
+    }
+    bytes_ = *padded;
+    return absl::OkStatus();
+  }
+
+  std::array<Entry, kPieceNames.size()> entries_{};
+  int64_t bytes_ = 0;
+};
+
+}  // namespace pkv
