@@ -74,6 +74,10 @@ TEST_CASE("encode: signs, codes and factors of scalar keys are those of the defi
       Oracle oracle(geometry_of(d, 0, codec), 20);
       fill_codec(oracle, 5);
       Tensor keys = Tensor::random({1, 1, 20, d}, 6);
+      for (int32_t j = 0; j < d; ++j) {  // a few units in the last place from the centre
+        const float mu = oracle.center[static_cast<size_t>(j)];
+        keys.row(0, 0, 19)[j] = std::nextafter(mu, j % 3 == 0 ? 9.0F : -9.0F);
+      }
       oracle.encode(keys);
       const bool is_5 = codec == PKV_CODEC_SCALAR5;
       const int32_t planes = is_5 ? 4 : 3;

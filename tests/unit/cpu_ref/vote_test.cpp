@@ -118,10 +118,8 @@ void set_rotated(Oracle& oracle, const std::vector<float>& y, float* x) {
 
 TEST_CASE("vote graded: ties of rint go to even, and the extremes stay within 127") {
   Oracle oracle(geometry_of(8), 3);
-  // A = 246, so z = y / 2: 31 / 2 = 15.5 becomes 16, 29 / 2 = 14.5 becomes 14.
+  // A = 246 m, so z = y / (2 m): 31 / 2 = 15.5 becomes 16, 29 / 2 = 14.5 becomes 14.
   const std::vector<float> y = {31, -31, 31, 31, -31, 31, 31, -29};
-  Tensor queries({1, 1, 8});
-  set_rotated(oracle, y, queries.row(0, 0));
   Tensor keys({1, 1, 3, 8});
   std::vector<float> same;
   std::vector<float> opposite;
@@ -133,8 +131,16 @@ TEST_CASE("vote graded: ties of rint go to even, and the extremes stay within 12
   set_rotated(oracle, opposite, keys.row(0, 0, 1));
   set_rotated(oracle, std::vector<float>(8, 1.0F), keys.row(0, 0, 2));
   oracle.encode(keys);  // n2 / n1 = 1
-  const auto votes = oracle.vote(queries, {3});
-  CHECK(votes == std::vector<float>{7 * 16 + 14, -(7 * 16 + 14), 5 * 16 - 2 * 16 - 14});
+  // (123 * y) / A is exact for every m; y * (123 / A) would not be.
+  for (int32_t m = 1; m < 200; ++m) {
+    CAPTURE(m);
+    std::vector<float> multiple;
+    for (const float v : y) multiple.push_back(v * static_cast<float>(m));
+    Tensor queries({1, 1, 8});
+    set_rotated(oracle, multiple, queries.row(0, 0));
+    CHECK(oracle.vote(queries, {3}) ==
+          std::vector<float>{7 * 16 + 14, -(7 * 16 + 14), 5 * 16 - 2 * 16 - 14});
+  }
 }
 
 TEST_CASE("vote graded: opposite heads cancel in a sum, not in a maximum") {
