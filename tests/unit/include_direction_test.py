@@ -48,7 +48,7 @@ THIRD_PARTY = {
     "nlohmann/": ("core/runtime/", "tools/", "bench/", "tests/"),
     "zip": ("tools/",),
 }
-NEVER_HERE = {"core/format/": ("absl/", "xxh")}
+NEVER_HERE = {"core/format/": ("absl/", "xxh", "nlohmann/")}
 
 # The C headers include two standard ones. core/format includes those C headers and what a
 # freestanding C++ has (array since C++26), so that device compilers take it.
