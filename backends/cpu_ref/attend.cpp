@@ -89,7 +89,7 @@ pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_attend_args* 
   return PKV_OK;
 }
 
-// The row of K or V of one token, in double.
+// Where K and V of one token lie.
 struct TokenRow {
   const pkv_tensor* keys;
   const pkv_tensor* values;

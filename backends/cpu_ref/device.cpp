@@ -12,13 +12,9 @@
 #include "core/format/records.h"
 #include "pariskv/pariskv_backend.hpp"
 
-// Handles, each a distinct object.
-struct pkv_backend_stream {
-  uintptr_t native;
-};
-struct pkv_backend_event {
-  bool is_recorded;
-};
+// Handles without state; each is an object of its own.
+struct pkv_backend_stream {};
+struct pkv_backend_event {};
 
 namespace pkv::cpu_ref {
 namespace {
@@ -58,7 +54,9 @@ pkv_status device_open(const pkv_host* host, int32_t ordinal, pkv_backend_device
   });
 }
 
-void device_close(pkv_backend_device* device) { std::unique_ptr<pkv_backend_device>{device}; }
+void device_close(pkv_backend_device* device) {
+  const std::unique_ptr<pkv_backend_device> owner(device);
+}
 
 pkv_status memory_alloc(pkv_backend_device* device, int32_t /*kind*/, int64_t bytes, void** out) {
   *out = ::operator new(static_cast<size_t>(bytes), kAlignment, std::nothrow);
@@ -85,7 +83,7 @@ pkv_status memory_fill(pkv_backend_device* /*device*/, pkv_backend_stream* /*str
 
 pkv_status stream_create(pkv_backend_device* device, pkv_backend_stream** out) {
   return guard(device->host, [&] {
-    *out = std::make_unique<pkv_backend_stream>(pkv_backend_stream{0}).release();
+    *out = std::make_unique<pkv_backend_stream>().release();
     return pkv_status{PKV_OK};
   });
 }
@@ -100,7 +98,7 @@ pkv_status stream_wrap(pkv_backend_device* device, uintptr_t native, pkv_backend
 }
 
 void stream_destroy(pkv_backend_device* /*device*/, pkv_backend_stream* stream) {
-  std::unique_ptr<pkv_backend_stream>{stream};
+  const std::unique_ptr<pkv_backend_stream> owner(stream);
 }
 
 pkv_status stream_sync(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/) {
@@ -109,13 +107,13 @@ pkv_status stream_sync(pkv_backend_device* /*device*/, pkv_backend_stream* /*str
 
 pkv_status event_create(pkv_backend_device* device, pkv_backend_event** out) {
   return guard(device->host, [&] {
-    *out = std::make_unique<pkv_backend_event>(pkv_backend_event{false}).release();
+    *out = std::make_unique<pkv_backend_event>().release();
     return pkv_status{PKV_OK};
   });
 }
 
 void event_destroy(pkv_backend_device* /*device*/, pkv_backend_event* event) {
-  std::unique_ptr<pkv_backend_event>{event};
+  const std::unique_ptr<pkv_backend_event> owner(event);
 }
 
 pkv_status event_record(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
