@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "core/base/checked.h"
@@ -31,22 +29,6 @@ std::string accepted(const Axis& axis) {
   return str_cat(axis.min, "..", axis.max);
 }
 
-template <class Number, class Name>
-std::string choices(std::span<const Number> numbers, Name name) {
-  std::vector<std::string> names;
-  for (const Number number : numbers) names.push_back(name(number));
-  return join_choices(names);
-}
-
-template <class Number>
-bool contains(std::span<const Number> numbers, Number number) {
-  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
-}
-
-bool is_device_memory(pkv_device_type type) {
-  return type == PKV_DEVICE_CUDA || type == PKV_DEVICE_ROCM;
-}
-
 }  // namespace
 
 absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_tensor* tensor,
@@ -58,9 +40,10 @@ absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_te
     return refuse(
         name, str_cat("ndim=", tensor->ndim, ", accepted: ", axes.size(), " ", axis_names(axes)));
   }
-  if (dtype_bytes(tensor->dtype) == 0 || !contains(dtypes, tensor->dtype)) {
+  if (dtype_bytes(tensor->dtype) == 0 ||
+      std::find(dtypes.begin(), dtypes.end(), tensor->dtype) == dtypes.end()) {
     return refuse(name, str_cat("dtype=", dtype_name(tensor->dtype),
-                                ", accepted: ", choices(dtypes, dtype_name)));
+                                ", accepted: ", join_choices(dtypes, dtype_name)));
   }
   if (tensor->shape == nullptr) {
     return refuse(name, str_cat("shape=NULL, accepted: a pointer to ", axes.size(), " extents"));
@@ -117,7 +100,7 @@ absl::Status TensorView::check_extents(std::string_view name, std::initializer_l
 }
 
 void TensorView::set_dense_strides() {
-  // An extent of 0 counts as 1: no element is there to be addressed.
+  // Of an empty tensor no element is ever addressed; large extents beside the 0 may not overflow.
   int64_t stride = 1;
   for (int axis = ndim_ - 1; axis >= 0; --axis) {
     strides_[static_cast<std::size_t>(axis)] = stride;
@@ -203,34 +186,6 @@ pkv_tensor TensorView::tensor() const {
   out.shape = shape_.data();
   out.strides = strides_.data();
   return out;
-}
-
-absl::Status check_device(std::string_view name, const pkv_tensor& tensor,
-                          std::span<const pkv_device_type> types, int32_t device_id) {
-  if (!contains(types, tensor.device_type)) {
-    return refuse(name, str_cat("device_type=", device_type_name(tensor.device_type),
-                                ", accepted: ", choices(types, device_type_name)));
-  }
-  const bool is_cpu = tensor.device_type == PKV_DEVICE_CPU;
-  if (!is_cpu && !is_device_memory(tensor.device_type)) return absl::OkStatus();
-  const int32_t wanted = is_cpu ? 0 : device_id;
-  if (tensor.device_id == wanted) return absl::OkStatus();
-  return refuse(name, str_cat("device_id=", tensor.device_id, ", accepted: ", wanted, " for ",
-                              device_type_name(tensor.device_type)));
-}
-
-absl::Status check_apart(std::string_view name, const TensorView& view, std::string_view other_name,
-                         const TensorView& other) {
-  if (view.is_empty() || other.is_empty()) return absl::OkStatus();
-  const auto bytes = [](const TensorView& v) {
-    const auto origin = reinterpret_cast<uintptr_t>(v.origin());
-    return std::pair(origin + static_cast<uintptr_t>(v.byte_span().begin),
-                     origin + static_cast<uintptr_t>(v.byte_span().end));
-  };
-  const auto [begin, end] = bytes(view);
-  const auto [other_begin, other_end] = bytes(other);
-  if (end <= other_begin || other_end <= begin) return absl::OkStatus();
-  return refuse(name, str_cat("shares memory with ", other_name, ", accepted: memory of its own"));
 }
 
 }  // namespace pkv

@@ -100,7 +100,8 @@ class TensorView {
 absl::Status check_device(std::string_view name, const pkv_tensor& tensor,
                           std::span<const pkv_device_type> types, int32_t device_id);
 
-// Refuses two views that share bytes, at least one of which is written.
+// Refuses two views that share bytes, at least one of which is written. Views that interleave, such
+// as K and V halves of common rows, are apart. Irregular strides may be refused without sharing.
 absl::Status check_apart(std::string_view name, const TensorView& view, std::string_view other_name,
                          const TensorView& other);
 

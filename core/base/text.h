@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -39,5 +40,13 @@ std::string quote(std::string_view text, std::size_t limit = 80);
 
 // "f32", "f32 or f16", "f32, f16 or bf16": the choices of a refusal.
 std::string join_choices(std::span<const std::string> choices);
+
+// The same for numbers that `name` turns into words.
+template <class Number, class Name>
+std::string join_choices(std::span<const Number> numbers, Name name) {
+  std::vector<std::string> words;
+  for (const Number number : numbers) words.push_back(name(number));
+  return join_choices(words);
+}
 
 }  // namespace pkv

@@ -148,6 +148,10 @@ TEST_CASE("tensor: products of extents that pass 2^63 bytes are refused, with 0 
   CHECK(keys.check().ok());
   keys.tensor.strides = nullptr;
   CHECK(keys.check().ok());
+  keys.shape = {0, int64_t{1} << 40, int64_t{1} << 40};
+  const absl::StatusOr<TensorView> empty = keys.check();
+  REQUIRE(empty.ok());
+  CHECK(empty->stride(0) == 1);
 }
 
 TEST_CASE("tensor: elements beyond the address space are refused on both sides") {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "tests/unit/base/check_text.h"
 #include "tests/unit/base/sample_keys.h"
@@ -120,6 +121,27 @@ TEST_CASE("tensor: an output shares no byte with an input") {
                       return rows(0, 2);
                     }())
             .ok());
+}
+
+TEST_CASE("tensor: K and V halves of common rows are apart, as long as neither enters the other") {
+  // [2, 3] rows of 16 floats: K in the first kd, V in the next vd.
+  std::vector<float> rows(2 * 3 * 16);
+  const auto part = [&rows](int64_t first, int64_t width, int64_t token_stride = 16) {
+    SampleKeys keys;
+    keys.tensor.data = rows.data() + first;
+    keys.shape = {2, token_stride > 0 ? 3 : 2, width};
+    keys.strides = {48, token_stride, 1};
+    return *keys.check();
+  };
+  CHECK(check_apart("k", part(0, 8), "v", part(8, 8)).ok());
+  CHECK(check_apart("v", part(8, 8), "k", part(0, 8)).ok());
+  CHECK(check_apart("k", part(0, 1), "v", part(1, 15)).ok());
+  check_invalid(check_apart("k", part(0, 9), "v", part(8, 8)), {"k: shares memory with v"});
+  check_invalid(check_apart("v", part(8, 8), "k", part(0, 9)), {"v: shares memory with k"});
+  check_invalid(check_apart("k", part(4, 12), "v", part(1, 4)), {"shares memory"});
+  // V runs backwards through the same rows, then forwards with an odd stride that meets K.
+  CHECK(check_apart("k", part(0, 8), "v", part(32 + 8, 8, -16)).ok());
+  check_invalid(check_apart("k", part(0, 8), "v", part(8, 8, 12)), {"shares memory"});
 }
 
 }  // namespace
