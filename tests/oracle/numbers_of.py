@@ -4,6 +4,7 @@ import numpy as np
 from oracle.f32 import bf16, from_bf16
 
 LIBRARY_TYPES = {"f32": 1, "f16": 3, "bf16": 4}
+FAR = 1e21
 LARGEST = {"f32": 3.0e38, "f16": 6.0e4, "bf16": 3.0e38}
 
 
@@ -46,6 +47,10 @@ def lay_out(raw, layout):
     return view
 
 
+def far_center(dim):
+    return FAR * np.where(np.arange(dim) % 2, 1.0, -1.0)
+
+
 def key_numbers(rng, kind, shape, dtype):
     """float64 keys [.., t, d] of one kind."""
     x = rng.standard_normal(shape)
@@ -56,6 +61,8 @@ def key_numbers(rng, kind, shape, dtype):
     elif kind == "clusters":
         centres = 2 * rng.standard_normal((5, dim))
         x = 0.3 * x + centres[rng.integers(0, 5, shape[:-1])]
+    elif kind == "far":
+        x = far_center(dim) + 3e17 * x
     elif kind == "duplicates" and tokens:
         x = x[..., rng.integers(0, max(tokens // 6, 1), tokens), :]
     elif kind == "integers":
@@ -99,6 +106,16 @@ def query_numbers(rng, kind, shape, keys, dtype):
         x = 0.1 * x + np.clip(np.where(np.isfinite(chosen), chosen, 0.0), -100, 100)
     elif kind == "opposite":
         x[:, 1::2] = -x[:, : 2 * (heads // 2) : 2]
+    elif kind == "far":
+        x = 3e17 * x
+        x[:, 1::3] = np.abs(x[:, 1::3]) * np.sign(far_center(dim))  # <q, mu> = +inf
+        x[:, 2::3] = -np.abs(x[:, 2::3]) * np.sign(far_center(dim))  # -inf
+    elif kind == "cancelling":  # the order of the sum over heads decides
+        x[:, ::3] *= 2.0**11 if dtype == "f16" else 2.0**24
+        last = x[:, 2::3].shape[1]
+        x[:, 2::3] = -x[:, ::3][:, :last]
+    elif kind == "integers":  # sums that tie but for their rounding
+        x = rng.integers(-3, 4, shape).astype(np.float64)
     elif kind == "shared":
         x = np.broadcast_to(x[:, :1], shape)
     elif kind == "zeros":
@@ -124,6 +141,10 @@ def value_numbers(rng, kind, shape, dtype):
         x = np.where(rng.random((*shape[:-1], 1)) < 0.5, 0.0, x)
     elif kind == "huge":
         x = x * LARGEST[dtype] ** 0.4
+    elif kind == "brink":  # squares near the largest float32, before and after the rotation
+        x = np.clip(
+            x * 10.0 ** rng.uniform(16, 19, (*shape[:-1], 1)), -LARGEST[dtype], LARGEST[dtype]
+        )
     elif kind == "nonfinite":
         rows = np.nonzero(rng.random(shape[:-1]) < 0.1)
         column = rng.integers(0, max(shape[-1], 1), shape[:-1])

@@ -8,6 +8,7 @@ import structs
 from binding import pointer, tensor
 from numbers_of import (
     LIBRARY_TYPES,
+    far_center,
     key_numbers,
     lay_out,
     query_numbers,
@@ -94,6 +95,8 @@ class Run:
                 center = rng.standard_normal(g.head_dim)
                 balance = np.exp(rng.standard_normal(g.head_dim))
                 value_center = rng.standard_normal(g.value_dim)
+            elif case.params == "far":
+                center = far_center(g.head_dim)
             elif case.params == "fit":
                 sums = self.fit_sums(head)
                 center, balance, fitted = fit.fit_params(sums)
