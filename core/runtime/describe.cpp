@@ -1,97 +1,96 @@
 #include "core/runtime/describe.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/base/dtype.h"
 #include "core/base/text.h"
 #include "core/runtime/capabilities.h"
+#include "core/runtime/json_writer.h"
 #include "pariskv/pariskv.h"
 
 namespace pkv {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// Paths and texts of plug-ins need not be UTF-8; the JSON is.
-std::string print(const Json& json) {
-  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
-Json layouts_json(const Capabilities& can) {
-  Json layouts = Json::array();
-  for (const Capabilities::Layout& layout : can.layouts) {
-    layouts.push_back({{"codec", layout.codec},
-                       {"vote", layout.vote},
-                       {"head_dim", layout.head_dim},
-                       {"record_bytes", layout.record_bytes},
-                       {"tokens", Capabilities::kLayoutTokens},
-                       {"row_bytes", layout.row_bytes}});
-  }
-  return layouts;
-}
-
-Json device_json(const Device& device) {
+// The fields of an object that is open.
+void write_device(const Device& device, JsonWriter& json) {
   const pkv_backend_device_info& info = device.info();
   const Capabilities can = ask_capabilities(device);
-  return {{"device", device.name()},
-          {"device_type", device_type_name(info.device_type)},
-          {"device_id", info.device_id},
-          {"lanes", info.lanes},
-          {"memory_bytes", info.memory_bytes},
-          {"dtypes", can.dtypes},
-          {"head_dims", can.head_dims},
-          {"codecs", can.codecs},
-          {"votes", can.votes},
-          {"tails", can.tails},
-          {"layouts", layouts_json(can)}};
+  json.field("device", device.name())
+      .field("device_type", device_type_name(info.device_type))
+      .field("device_id", info.device_id)
+      .field("lanes", info.lanes)
+      .field("memory_bytes", info.memory_bytes)
+      .list("dtypes", can.dtypes)
+      .list("head_dims", can.head_dims)
+      .list("codecs", can.codecs)
+      .list("votes", can.votes)
+      .list("tails", can.tails)
+      .key("layouts")
+      .open('[');
+  for (const Capabilities::Layout& layout : can.layouts) {
+    json.open('{')
+        .field("codec", layout.codec)
+        .field("vote", layout.vote)
+        .field("head_dim", layout.head_dim)
+        .field("record_bytes", layout.record_bytes)
+        .field("tokens", Capabilities::kLayoutTokens)
+        .field("row_bytes", layout.row_bytes)
+        .close('}');
+  }
+  json.close(']');
 }
 
-Json devices_json(const Registry& registry, const Backend& backend) {
-  Json devices = Json::array();
+void write_devices(const Registry& registry, const Backend& backend, JsonWriter& json) {
+  json.key("devices").open('[');
   for (int32_t ordinal = 0; ordinal < backend.device_count; ++ordinal) {
-    Json entry = {{"ordinal", ordinal}};
+    json.open('{').field("ordinal", ordinal);
     const auto device = registry.open_device(backend.name, ordinal);
     if (device.ok()) {
-      entry.update(device_json(**device));
+      write_device(**device, json);
     } else {
-      entry["error"] = to_std(device.status().message());
+      json.field("error", to_std(device.status().message()));
     }
-    devices.push_back(std::move(entry));
+    json.close('}');
   }
-  return devices;
+  json.close(']');
 }
 
-Json backend_json(const Registry& registry, const Backend& backend) {
-  Json json = {{"name", backend.name},        {"version", backend.version},
-               {"about", backend.about},      {"builtin", backend.is_builtin},
-               {"path", backend.path},        {"score", backend.score},
-               {"usable", backend.is_usable}, {"reason", backend.reason}};
-  if (backend.is_usable) json["devices"] = devices_json(registry, backend);
-  return json;
+void write_backend(const Registry& registry, const Backend& backend, JsonWriter& json) {
+  json.open('{')
+      .field("name", backend.name)
+      .field("version", backend.version)
+      .field("about", backend.about)
+      .field("builtin", backend.is_builtin)
+      .field("path", backend.path)
+      .field("score", backend.score)
+      .field("usable", backend.is_usable)
+      .field("reason", backend.reason);
+  if (backend.is_usable) write_devices(registry, backend, json);
+  json.close('}');
 }
 
 }  // namespace
 
 std::string describe_registry(const Registry& registry) {
-  Json places = Json::array();
+  JsonWriter json;
+  json.open('{').field("version",
+                       str_cat(PKV_VERSION_MAJOR, ".", PKV_VERSION_MINOR, ".", PKV_VERSION_PATCH));
+  json.key("places").open('[');
   for (const Place& place : registry.places()) {
-    places.push_back(
-        {{"folder", place.folder}, {"setting", place.origin}, {"outcome", place.outcome}});
+    json.open('{')
+        .field("folder", place.folder)
+        .field("setting", place.origin)
+        .field("outcome", place.outcome)
+        .close('}');
   }
-  Json backends = Json::array();
-  for (int32_t i = 0; i < registry.size(); ++i) {
-    backends.push_back(backend_json(registry, registry.at(i)));
-  }
-  return print(
-      {{"version", str_cat(PKV_VERSION_MAJOR, ".", PKV_VERSION_MINOR, ".", PKV_VERSION_PATCH)},
-       {"places", places},
-       {"backends", backends}});
+  json.close(']').key("backends").open('[');
+  for (int32_t i = 0; i < registry.size(); ++i) write_backend(registry, registry.at(i), json);
+  return json.close(']').close('}').text();
 }
 
 std::string describe_device(const Device& device) {
-  Json json = {{"backend", device.backend().name}};
-  json.update(device_json(device));
-  return print(json);
+  JsonWriter json;
+  json.open('{').field("backend", device.backend().name);
+  write_device(device, json);
+  return json.close('}').text();
 }
 
 }  // namespace pkv

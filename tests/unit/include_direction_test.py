@@ -45,7 +45,7 @@ THIRD_PARTY = {
     "oneapi/": ("backends/cpu/parallel.cpp",),
     "doctest/": ("tests/",),
     "fmt/": ("tools/", "bench/", "tests/"),
-    "nlohmann/": ("core/runtime/", "tools/", "bench/", "tests/"),
+    "nlohmann/": ("tools/", "bench/", "tests/"),
     "zip": ("tools/",),
 }
 NEVER_HERE = {"core/format/": ("absl/", "xxh", "nlohmann/")}
