@@ -130,11 +130,11 @@ absl::StatusOr<OutputFile> OutputFile::create(const std::string& path, bool may_
   }
   OutputFile output(path, may_overwrite);
   for (int i = 0; i < kTemporaryNames; ++i) {
-    const std::string temporary = str_cat(path, ".tmp-", ::getpid(), "-", i);
+    std::string temporary = str_cat(path, ".tmp-", ::getpid(), "-", i);
     output.file_ = FileDescriptor(
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (output.file_.get() >= 0) {
-      output.temporary_ = temporary;
+      output.temporary_ = std::move(temporary);  // a copy could fail, and leave the file
       return output;
     }
     if (errno != EEXIST) return file_error(temporary, "creating", errno);
