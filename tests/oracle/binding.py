@@ -47,7 +47,7 @@ def tensor(view, dtype=None, offset=0):
         ndim=view.ndim,
         dtype=dtype,
         shape=axes(*view.shape),
-        strides=axes(*(stride // view.itemsize for stride in view.strides)),
+        strides=axes(*(stride // view.itemsize for stride in view.strides)) if view.size else None,
         byte_offset=offset if view.size else 0,
     )
     result.view = view
@@ -68,7 +68,7 @@ class Library:
         path = os.environ.get("PARISKV_LIBRARY")
         if not path:
             raise RuntimeError(
-                "set PARISKV_LIBRARY to the path of libpariskv.so, e.g. build/dev/api/libpariskv.so"
+                "set PARISKV_LIBRARY to the path of libpariskv.so, e.g. build/dev/lib/libpariskv.so"
             )
         self.lib = c.CDLL(path)
         self.lib.pkv_last_error.restype = c.c_char_p

@@ -143,7 +143,7 @@ def make_case(index):
     first_ppm = pick(rng, (0, 1, 20_000, 100_000, 250_000, 1_000_000))
     schedule = ((2**63 - 1, first_ppm),)
     if rng.random() < 0.5:
-        schedule = ((max(length, 1), 900_000), (length + 1, first_ppm), (2**63 - 1, 1_000_000))
+        schedule = ((max(length, 1), 900_000), (length + 2, first_ppm), (2**63 - 1, 1_000_000))
     vote_groups = (1, 2) if geometry.vote == model.GRADED else (1,)
     return Case(
         index=index,

@@ -112,10 +112,11 @@ class Steps(Run):
         case, g = self.case, self.g
         shape = (case.batch, g.kv_heads, case.k)
         raw_type = self.source_keys.dtype
-        keys = lay_out(patterned((*shape, g.head_dim), raw_type), case.layout)
+        layout = "padded" if case.layout == "reversed" else case.layout  # outputs: forwards
+        keys = lay_out(patterned((*shape, g.head_dim), raw_type), layout)
         values = None
         if g.value_dim:
-            values = lay_out(patterned((*shape, g.value_dim), raw_type), case.layout)
+            values = lay_out(patterned((*shape, g.value_dim), raw_type), layout)
         self.library.stage(
             "fetch",
             kv_heads=g.kv_heads,
