@@ -1,0 +1,403 @@
+// Single stages: every argument is checked by name before anything runs.
+#include <functional>
+
+#include "core/codec/geometry.h"
+#include "core/format/candidates.h"
+#include "core/pipeline/stages.h"
+#include "tests/unit/pipeline/step_tools.h"
+
+namespace pkv::test {
+namespace {
+
+using Parts = std::vector<std::string>;
+
+// A call that works, a change to its arguments, and what the refusal must say.
+template <class Args>
+struct Change {
+  std::function<void(Args&)> apply;
+  absl::StatusCode code;
+  Parts parts;
+};
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kOutside = absl::StatusCode::kOutOfRange;
+
+template <class Args>
+void check_changes(const Machine& machine, const Args& good,
+                   absl::Status (*stage)(const Stream&, Args),
+                   const std::vector<Change<Args>>& changes) {
+  require_ok(stage(machine.stream, good));
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
+    Args args = good;
+    changes[i].apply(args);
+    const absl::Status status = stage(machine.stream, args);
+    const std::string text = text_of(status);
+    CAPTURE(text);
+    CHECK(status.code() == changes[i].code);
+    for (const std::string& part : changes[i].parts) {
+      CAPTURE(part);
+      CHECK(contains(text, part));
+    }
+  }
+  require_ok(stage(machine.stream, good));
+}
+
+// Two sequences of a tier index with its search, stage by stage.
+struct Setup {
+  explicit Setup(const Options& more = {}) {
+    Options options = {{"head_dim", "16"}, {"value_dim", "8"}, {"vote", "tier"}, {"k", "4"},
+                       {"candidates", "0.5"}, {"tail", "sketch2"}};
+    options.insert(options.end(), more.begin(), more.end());
+    config = config_of(options);
+    index = index_with(machine, *config, 2, zone, 64);
+    step.emplace(machine, index, *config, std::vector<int32_t>{0, 1}, 4);
+    fill_random(query.numbers(), 5);
+    require_ok(step->retrieve(query));
+    require_ok(step->fetch(zone));
+    votes.assign(4 * 40, 0.0F);
+  }
+  pkv_batch batch() const { return {2, 0, sequences, lengths, 40}; }
+  pkv_vote_args vote() {
+    pkv_vote_args a = step->plan->vote_args();
+    a.batch = batch();
+    a.queries = query.tensor();
+    a.votes = votes.data();
+    a.votes_stride = 40;
+    return a;
+  }
+  pkv_select_args select() {
+    pkv_select_args a = step->plan->select_args();
+    a.batch = batch();
+    a.votes = votes.data();
+    a.votes_stride = 40;
+    a.candidates = step->candidates->data();
+    a.candidate_counts = step->candidate_counts->data();
+    return a;
+  }
+  pkv_rerank_args rerank() {
+    pkv_rerank_args a = step->plan->rerank_args();
+    a.batch = batch();
+    a.queries = query.tensor();
+    a.candidates = step->candidates->data();
+    a.candidate_counts = step->candidate_counts->data();
+    a.positions = step->positions->data();
+    a.scores = step->scores->data();
+    a.counts = step->counts->data();
+    a.estimates = step->estimates->data();
+    a.rest_lse = step->rest_lse->data();
+    return a;
+  }
+  pkv_fetch_args fetch() {
+    pkv_fetch_args a = step->plan->fetch_args();
+    a.batch = batch();
+    a.source_keys = zone.keys.tensor();
+    a.source_values = zone.values.tensor();
+    a.keys = step->row_keys->tensor();
+    a.values = step->row_values->tensor();
+    a.positions = step->positions->data();
+    return a;
+  }
+  pkv_attend_args attend() {
+    pkv_attend_args a = step->plan->attend_args();
+    a.batch = batch();
+    a.queries = query.tensor();
+    a.part_count = 1;
+    a.parts[0] = {zone.keys.tensor(), zone.values.tensor(), lengths};
+    a.row_keys = step->row_keys->tensor();
+    a.row_values = step->row_values->tensor();
+    a.positions = step->positions->data();
+    a.counts = step->counts->data();
+    a.candidates = step->candidates->data();
+    a.candidate_counts = step->candidate_counts->data();
+    a.estimates = step->estimates->data();
+    a.rest_lse = step->rest_lse->data();
+    a.output = step->output->tensor();
+    return a;
+  }
+
+  Machine machine;
+  std::optional<Config> config;
+  Zone zone{{40, 25}, 2, 40, 16, 8};
+  std::shared_ptr<Index> index;
+  std::optional<Step> step;
+  Array query{{2, 4, 16}};
+  std::vector<float> votes;
+  int32_t sequences[2] = {0, 1};
+  int64_t lengths[2] = {40, 25};
+};
+
+pkv_geometry changed_geometry(const pkv_geometry& g, int32_t pkv_geometry::*field, int32_t value) {
+  pkv_geometry out = g;
+  out.*field = value;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("stage vote: arguments") {
+  Setup s;
+  static const int32_t far[2] = {0, INT32_MAX};
+  static const int32_t negative[2] = {0, -1};
+  static const int64_t long_row[2] = {41, 3};
+  static const int64_t short_row[2] = {3, -1};
+  const pkv_geometry odd = changed_geometry(s.index->geometry(), &pkv_geometry::head_dim, 12);
+  using A = pkv_vote_args;
+  check_changes<A>(
+      s.machine, s.vote(), stage_vote_sync,
+      {{[](A& a) { a.codec.geometry = nullptr; }, kInvalid, {"codec.geometry=NULL"}},
+       {[&](A& a) { a.codec.geometry = &odd; }, kInvalid, {"head_dim=12"}},
+       {[](A& a) { a.codec.center = nullptr; }, kInvalid, {"codec.center=NULL"}},
+       {[](A& a) { a.codec.inv_balance = nullptr; }, kInvalid, {"codec.inv_balance=NULL"}},
+       {[](A& a) { a.codec.signs_1 = nullptr; }, kInvalid, {"codec.signs_1=NULL"}},
+       {[](A& a) { a.codec.value_center = nullptr; }, kInvalid, {"codec.value_center=NULL"}},
+       {[](A& a) { a.query_heads = 5; }, kInvalid, {"query_heads=5", "kv_heads=2"}},
+       {[](A& a) { a.vote_group = PKV_VOTE_GROUP_HEADS; }, kInvalid, {"vote_group=2"}},
+       {[](A& a) { a.rho_of = 3; }, kInvalid, {"rho_of=3"}},
+       {[](A& a) { a.batch.batch = -1; }, kInvalid, {"batch=-1"}},
+       {[](A& a) { a.batch.lengths = nullptr; }, kInvalid, {"lengths=NULL"}},
+       {[](A& a) { a.batch.sequences = nullptr; }, kInvalid, {"sequences=NULL"}},
+       {[](A& a) { a.batch.sequences = negative; }, kOutside, {"sequences[1]=-1"}},
+       {[](A& a) { a.batch.lengths = long_row; }, kOutside, {"lengths[0]=41", "0..40"}},
+       {[](A& a) { a.batch.lengths = short_row; }, kOutside, {"lengths[1]=-1"}},
+       {[](A& a) { a.batch.max_length = int64_t{1} << 31; }, kInvalid, {"max_length"}},
+       {[](A& a) { a.votes_stride = 39; }, kInvalid, {"votes_stride=39", "40.."}},
+       {[](A& a) { a.votes_stride = INT64_MAX / 8; }, kInvalid, {"votes"}},
+       {[](A& a) { a.votes = nullptr; }, kInvalid, {"votes=NULL"}},
+       {[](A& a) { a.occupancy = nullptr; }, kInvalid, {"occupancy=NULL"}},
+       {[](A& a) { a.store.base = nullptr; }, kInvalid, {"store.base=NULL"}},
+       {[](A& a) { a.store.base = static_cast<char*>(a.store.base) + 64; }, kInvalid, {"aligned"}},
+       {[](A& a) { a.store.row_bytes += 256; }, kInvalid, {"store.row_bytes"}},
+       {[](A& a) { a.store.capacity = 24; }, kInvalid, {"store.row_bytes", "capacity=24"}},
+       {[](A& a) { a.queries.ndim = 2; }, kInvalid, {"queries", "ndim=2"}},
+       {[](A& a) { a.queries.data = nullptr; }, kInvalid, {"queries", "NULL"}},
+       {[](A& a) { a.queries.dtype = PKV_DTYPE_I32; }, kInvalid, {"queries", "i32"}}});
+  // Far sequences are an overflow where a row is large enough.
+  pkv_vote_args args = s.vote();
+  args.batch.sequences = far;
+  args.store.row_bytes = int64_t{1} << 40;
+  CHECK(stage_vote_sync(s.machine.stream, args).code() == kInvalid);
+}
+
+TEST_CASE("stage select: arguments") {
+  Setup s;
+  using A = pkv_select_args;
+  check_changes<A>(
+      s.machine, s.select(), stage_select_sync,
+      {{[](A& a) { a.kv_heads = 0; }, kInvalid, {"kv_heads=0"}},
+       {[](A& a) { a.rule.k = -1; }, kInvalid, {"rule.k=-1", "0..65536"}},
+       {[](A& a) { a.rule.steps = 0; }, kInvalid, {"rule.steps=0", "1..4"}},
+       {[](A& a) { a.rule.steps = 5; }, kInvalid, {"rule.steps=5"}},
+       {[](A& a) { a.rule.ppm[0] = 1000001; }, kInvalid, {"rule.ppm[0]=1000001"}},
+       {[](A& a) { a.rule.ppm[0] = -1; }, kInvalid, {"rule.ppm[0]=-1"}},
+       {[](A& a) { a.rule.below[0] = 7; }, kInvalid, {"rule.below[0]=7"}},
+       {[](A& a) { a.rule = format::candidate_rule(format::kDefaultSchedule, 1);
+                   a.rule.below[1] = a.rule.below[0]; }, kInvalid, {"rule.below[1]=32768"}},
+       {[](A& a) { a.votes = nullptr; }, kInvalid, {"votes=NULL"}},
+       {[](A& a) { a.votes_stride = 30; }, kInvalid, {"votes_stride=30"}},
+       {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
+       {[](A& a) { a.candidates_stride = 19; }, kInvalid, {"candidates_stride=19", "20.."}},
+       {[](A& a) { a.candidate_counts = nullptr; }, kInvalid, {"candidate_counts=NULL"}},
+       {[](A& a) { a.batch.lengths = nullptr; }, kInvalid, {"lengths=NULL"}}});
+  pkv_select_args without = s.select();
+  without.batch.sequences = nullptr;  // rows are all that select knows
+  require_ok(stage_select_sync(s.machine.stream, without));
+}
+
+TEST_CASE("stage select: room for the longest row is not enough where a step drops") {
+  const pkv_candidate_rule rule = format::candidate_rule(format::kDefaultSchedule, 10);
+  CHECK(format::candidate_count(rule, 40000) == 800);
+  CHECK(most_candidates(rule, 40000) == 1639);
+  CHECK(most_candidates(rule, 32767) == 1639);
+  CHECK(most_candidates(rule, 100) == 10);
+  CHECK(most_candidates(rule, 0) == 0);
+}
+
+TEST_CASE("stage rerank: arguments") {
+  Setup s;
+  std::vector<int32_t> good_counts = s.step->candidate_counts->values();
+  static std::vector<int32_t> too_many(4, 1000), negative(4, -1);
+  static std::vector<int32_t> descending, outside;
+  descending = s.step->candidates->values();
+  std::swap(descending[0], descending[1]);
+  outside = s.step->candidates->values();
+  const auto c = static_cast<std::size_t>(s.step->plan->candidates());
+  outside[2 * c + static_cast<std::size_t>(good_counts[2]) - 1] = 25;  // sequence 1 holds 25
+  using A = pkv_rerank_args;
+  check_changes<A>(
+      s.machine, s.rerank(), stage_rerank_sync,
+      {{[](A& a) { a.rank = 0; }, kInvalid, {"rank=0"}},
+       {[](A& a) { a.k = 65537; }, kInvalid, {"k=65537"}},
+       {[](A& a) { a.weigh_norms = 1; }, kInvalid, {"weigh_norms=1", "0..0"}},
+       {[](A& a) { a.scale = 0.0F; }, kInvalid, {"scale=0"}},
+       {[](A& a) { a.scale = kNan; }, kInvalid, {"scale=nan"}},
+       {[](A& a) { a.scale = 2e6F; }, kInvalid, {"scale=2e+06"}},
+       {[](A& a) { a.share = 1.5; }, kInvalid, {"share=1.5"}},
+       {[](A& a) { a.share = kNan; }, kInvalid, {"share=nan"}},
+       {[](A& a) { a.share = 0.5; a.rank = PKV_RANK_MEAN; }, kInvalid, {"rank with share"}},
+       {[](A& a) { a.share = 0.5; a.k_min = 5; }, kInvalid, {"k_min=5", "0..4"}},
+       {[](A& a) { a.tail_samples = 0; }, kInvalid, {"tail_samples=0"}},
+       {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
+       {[](A& a) { a.candidate_counts = nullptr; }, kInvalid, {"candidate_counts=NULL"}},
+       {[](A& a) { a.candidate_counts = too_many.data(); }, kOutside, {"candidate_counts[0]=1000"}},
+       {[](A& a) { a.candidate_counts = negative.data(); }, kOutside, {"candidate_counts[0]=-1"}},
+       {[](A& a) { a.candidates = descending.data(); }, kOutside, {"candidates[0, 1]", "ascending"}},
+       {[](A& a) { a.candidates = outside.data(); }, kOutside, {"=25", "24"}},
+       {[](A& a) { a.candidates_stride = -1; }, kInvalid, {"candidates_stride=-1"}},
+       {[](A& a) { a.positions = nullptr; }, kInvalid, {"positions=NULL"}},
+       {[](A& a) { a.scores = nullptr; }, kInvalid, {"scores=NULL"}},
+       {[](A& a) { a.counts = nullptr; }, kInvalid, {"counts=NULL"}},
+       {[](A& a) { a.queries.ndim = 4; }, kInvalid, {"queries", "ndim=4"}},
+       {[](A& a) { a.store.base = nullptr; }, kInvalid, {"store.base=NULL"}}});
+}
+
+TEST_CASE("stage fetch: arguments") {
+  Setup s;
+  static std::vector<int32_t> wrong;
+  wrong = s.step->positions->values();
+  wrong[3 * 4 + 1] = 25;
+  using A = pkv_fetch_args;
+  check_changes<A>(
+      s.machine, s.fetch(), stage_fetch_sync,
+      {{[](A& a) { a.kv_heads = 0; }, kInvalid, {"kv_heads=0"}},
+       {[](A& a) { a.kv_heads = 1; }, kInvalid, {"source keys", "h"}},
+       {[](A& a) { a.k = -1; }, kInvalid, {"k=-1"}},
+       {[](A& a) { a.k = 3; }, kInvalid, {"rows keys", "k"}},
+       {[](A& a) { a.positions = nullptr; }, kInvalid, {"positions=NULL"}},
+       {[](A& a) { a.positions = wrong.data(); }, kOutside,
+        {"entry 1, KV head 1, slot 1", "=25", "0..24"}},
+       {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "both or none"}},
+       {[](A& a) { a.values.dtype = PKV_DTYPE_BF16; }, kInvalid, {"rows values", "bf16", "f32"}},
+       {[](A& a) { a.batch.sequences = nullptr; }, kInvalid, {"sequences=NULL"}}});
+  pkv_fetch_args nothing = s.fetch();
+  nothing.k = 0;
+  nothing.positions = nullptr;
+  nothing.source_keys.ndim = nothing.source_values.ndim = 0;
+  nothing.keys.ndim = nothing.values.ndim = 0;
+  require_ok(stage_fetch_sync(s.machine.stream, nothing));
+}
+
+TEST_CASE("stage attend: arguments") {
+  Setup s;
+  static const int64_t long_part[2] = {40, 41};
+  static std::vector<int32_t> too_many(4, 5);
+  static std::vector<int32_t> outside;
+  outside = s.step->candidates->values();
+  outside[0] = 40;
+  using A = pkv_attend_args;
+  check_changes<A>(
+      s.machine, s.attend(), stage_attend_sync,
+      {{[](A& a) { a.tail = 0; }, kInvalid, {"tail=0", "1..3"}},
+       {[](A& a) { a.tail = 4; }, kInvalid, {"tail=4"}},
+       {[](A& a) { a.part_count = 5; }, kInvalid, {"part_count=5", "0..4"}},
+       {[](A& a) { a.part_count = 2; }, kInvalid, {"dense[1].keys", "ndim=0"}},
+       {[](A& a) { a.parts[0].lengths = long_part; }, kInvalid, {"dense[0].lengths[1]=41", "0..40"}},
+       {[](A& a) { a.parts[0].values.ndim = 0; }, kInvalid, {"dense[0].values"}},
+       {[](A& a) { a.k = 5; }, kInvalid, {"rows.keys"}},
+       {[](A& a) { a.row_keys.ndim = 0; }, kInvalid, {"rows.keys"}},
+       {[](A& a) { a.positions = nullptr; }, kInvalid, {"positions=NULL"}},
+       {[](A& a) { a.counts = nullptr; }, kInvalid, {"counts=NULL"}},
+       {[](A& a) { a.counts = too_many.data(); }, kOutside, {"counts[0]=5", "0..4"}},
+       {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
+       {[](A& a) { a.candidates = outside.data(); }, kOutside, {"candidates[0, 0]=40"}},
+       {[](A& a) { a.candidate_counts = nullptr; }, kInvalid, {"candidate_counts=NULL"}},
+       {[](A& a) { a.estimates = nullptr; }, kInvalid, {"estimates=NULL"}},
+       {[](A& a) { a.rest_lse = nullptr; }, kInvalid, {"rest_lse=NULL"}},
+       {[](A& a) { a.value_sums = nullptr; }, kInvalid, {"value_sums=NULL"}},
+       {[](A& a) { a.good_counts = nullptr; }, kInvalid, {"good_counts=NULL"}},
+       {[](A& a) { a.store.base = nullptr; }, kInvalid, {"store.base=NULL"}},
+       {[](A& a) { a.scale = -1.0F; }, kInvalid, {"scale=-1"}},
+       {[](A& a) { a.output.ndim = 2; }, kInvalid, {"output", "ndim=2"}},
+       {[](A& a) { a.output.dtype = PKV_DTYPE_U8; }, kInvalid, {"output", "u8"}}});
+}
+
+TEST_CASE("stage encode: arguments, and bytes equal to those of the index") {
+  Setup s(Options{{"value_norm", "on"}});
+  const pkv_geometry& g = s.index->geometry();
+  const int64_t row_bytes = s.index->store().row_bytes;
+  const auto store_memory =
+      value_of(Buffer::create(s.machine.device, PKV_MEMORY_DEVICE, 4 * row_bytes));
+  std::vector<int32_t> occupancy(4 * 2 * 256);
+  std::vector<double> sums(4 * 8);
+  std::vector<int64_t> good(4), first_bad(4, 99);
+  const int64_t starts[2] = {0, 0};
+  static const int64_t many[2] = {40, 41}, late[2] = {0, 40};
+  static const int32_t twice[2] = {1, 1};
+  pkv_encode_args args{};
+  args.struct_size = sizeof args;
+  args.batch = 2;
+  args.codec = s.index->codec()->params();
+  args.keys = s.zone.keys.tensor();
+  args.values = s.zone.values.tensor();
+  args.sequences = s.sequences;
+  args.starts = starts;
+  args.counts = s.lengths;
+  args.store = {store_memory.data(), row_bytes, 64};
+  args.occupancy = occupancy.data();
+  args.value_sums = sums.data();
+  args.good_counts = good.data();
+  args.first_bad = first_bad.data();
+  require_ok(stage_encode_sync(s.machine.stream, args));
+  CHECK(good == std::vector<int64_t>{40, 40, 25, 25});
+  CHECK(first_bad == std::vector<int64_t>(4, -1));
+  CHECK(std::equal(occupancy.begin(), occupancy.end(), s.index->occupancy()));
+  CHECK(std::equal(sums.begin(), sums.end(), s.index->value_sums()));
+  CHECK(g.value_norm == 1);
+  using A = pkv_encode_args;
+  check_changes<A>(
+      s.machine, args, stage_encode_sync,
+      {{[](A& a) { a.batch = -1; }, kInvalid, {"batch=-1"}},
+       {[](A& a) { a.keys.ndim = 3; }, kInvalid, {"keys", "ndim=3"}},
+       {[](A& a) { a.values.ndim = 0; a.value_sums = nullptr; }, kInvalid, {"without values"}},
+       {[](A& a) { a.value_sums = nullptr; }, kInvalid, {"value_sums=NULL"}},
+       {[](A& a) { a.occupancy = nullptr; }, kInvalid, {"occupancy=NULL"}},
+       {[](A& a) { a.good_counts = nullptr; }, kInvalid, {"good_counts=NULL"}},
+       {[](A& a) { a.sequences = nullptr; }, kInvalid, {"sequences=NULL"}},
+       {[](A& a) { a.sequences = twice; }, kInvalid, {"sequences: 1 occurs twice"}},
+       {[](A& a) { a.starts = nullptr; }, kInvalid, {"starts=NULL"}},
+       {[](A& a) { a.starts = late; }, kOutside, {"starts[1]=40", "0..39"}},
+       {[](A& a) { a.counts = nullptr; }, kInvalid, {"counts=NULL"}},
+       {[](A& a) { a.counts = many; }, kOutside, {"counts[1]=41", "0..40"}},
+       {[](A& a) { a.store.row_bytes = 0; }, kInvalid, {"store.row_bytes=0"}}});
+}
+
+TEST_CASE("stage fit: arguments") {
+  Machine machine;
+  const pkv_geometry g = value_of(config_of({{"head_dim", "8"}}).geometry(2));
+  Array keys({2, 10, 8}, 1.0F), queries({4, 5, 8}, 2.0F), values({2, 10, 8}, 3.0F);
+  std::vector<float> pivot(16, 0.5F);
+  std::vector<int64_t> key_counts(2), query_counts(2);
+  std::vector<double> key_sums(16), key_squares(16), query_squares(16), value_sums(16);
+  pkv_fit_args args{};
+  args.struct_size = sizeof args;
+  args.geometry = &g;
+  args.keys = keys.tensor();
+  args.queries = queries.tensor();
+  args.values = values.tensor();
+  args.pivot = pivot.data();
+  args.key_counts = key_counts.data();
+  args.key_sums = key_sums.data();
+  args.key_squares = key_squares.data();
+  args.query_counts = query_counts.data();
+  args.query_squares = query_squares.data();
+  args.value_sums = value_sums.data();
+  require_ok(stage_fit_sync(machine.stream, args));
+  CHECK(key_counts == std::vector<int64_t>{10, 10});
+  CHECK(key_sums == std::vector<double>(16, 5.0));
+  CHECK(query_counts == std::vector<int64_t>{10, 10});
+  CHECK(value_sums == std::vector<double>(16, 30.0));
+  using A = pkv_fit_args;
+  check_changes<A>(
+      machine, args, stage_fit_sync,
+      {{[](A& a) { a.geometry = nullptr; }, kInvalid, {"geometry=NULL"}},
+       {[](A& a) { a.pivot = nullptr; }, kInvalid, {"pivot=NULL"}},
+       {[](A& a) { a.key_counts = nullptr; }, kInvalid, {"key_counts=NULL"}},
+       {[](A& a) { a.key_sums = nullptr; }, kInvalid, {"key_sums=NULL"}},
+       {[](A& a) { a.key_squares = nullptr; }, kInvalid, {"key_squares=NULL"}},
+       {[](A& a) { a.query_counts = nullptr; }, kInvalid, {"query_counts=NULL"}},
+       {[](A& a) { a.query_squares = nullptr; }, kInvalid, {"query_squares=NULL"}},
+       {[](A& a) { a.values.ndim = 0; }, kInvalid, {"value_sums", "without values"}},
+       {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "ndim=0"}},
+       {[](A& a) { a.queries.dtype = PKV_DTYPE_I64; }, kInvalid, {"queries", "i64"}}});
+}
+
+}  // namespace pkv::test
