@@ -46,10 +46,12 @@ pkv_status report(const absl::Status& status) noexcept;
 // `target` = the value of `expression`, an absl::StatusOr, or returns its status. Two statements,
 // so not the body of an if without braces.
 #define PKV_ASSIGN_OR_RETURN(target, expression) \
-  PKV_ASSIGN_OR_RETURN_IMPL_(PKV_CONCAT_(pkv_status_or_, __LINE__), target, expression)
-#define PKV_ASSIGN_OR_RETURN_IMPL_(status_or, target, expression) \
-  auto status_or = (expression);                                  \
-  if (!status_or.ok()) return std::move(status_or).status();      \
+  PKV_ASSIGN_OR_RETURN_IMPL(PKV_CONCAT(pkv_status_or_, __LINE__), target, expression)
+// NOLINTBEGIN(bugprone-macro-parentheses): `target` may be a declaration.
+#define PKV_ASSIGN_OR_RETURN_IMPL(status_or, target, expression) \
+  auto status_or = (expression);                                 \
+  if (!status_or.ok()) return std::move(status_or).status();     \
   target = std::move(status_or).value()
-#define PKV_CONCAT_(a, b) PKV_CONCAT_IMPL_(a, b)
-#define PKV_CONCAT_IMPL_(a, b) a##b
+// NOLINTEND(bugprone-macro-parentheses)
+#define PKV_CONCAT(a, b) PKV_CONCAT_IMPL(a, b)
+#define PKV_CONCAT_IMPL(a, b) a##b

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -142,6 +143,29 @@ TEST_CASE("tensor: K and V halves of common rows are apart, as long as neither e
   // V runs backwards through the same rows, then forwards with an odd stride that meets K.
   CHECK(check_apart("k", part(0, 8), "v", part(32 + 8, 8, -16)).ok());
   check_invalid(check_apart("k", part(0, 8), "v", part(8, 8, 12)), {"shares memory"});
+}
+
+TEST_CASE("tensor: apart or not does not hang on strides without a step, or on their sign") {
+  std::vector<float> rows(3 * 24);
+  const auto part = [&rows](int64_t first, std::array<int64_t, 3> shape,
+                            std::array<int64_t, 3> strides) {
+    SampleKeys keys;
+    keys.tensor.data = rows.data() + first;
+    keys.shape = shape;
+    keys.strides = strides;
+    return *keys.check();
+  };
+  // One run each.
+  const TensorView run = part(0, {1, 1, 8}, {8, 8, 1});
+  check_invalid(check_apart("a", run, "b", run), {"a: shares memory with b"});
+  check_invalid(check_apart("a", run, "b", part(7, {1, 1, 8}, {8, 8, 1})), {"shares memory"});
+  CHECK(check_apart("a", run, "b", part(8, {1, 1, 8}, {8, 8, 1})).ok());
+  // Rows of 24 floats, halves of 12: the stride of the one head is never used.
+  const TensorView k = part(0, {1, 3, 12}, {7, 24, 1});
+  CHECK(check_apart("k", k, "v", part(12, {1, 3, 12}, {5, 24, 1})).ok());
+  CHECK(check_apart("k", k, "v", part(48 + 12, {1, 3, 12}, {5, -24, 1})).ok());
+  check_invalid(check_apart("k", k, "v", part(48 + 11, {1, 3, 12}, {5, -24, 1})),
+                {"shares memory"});
 }
 
 }  // namespace
