@@ -38,7 +38,7 @@ QUERY_KINDS = (
     "overflow",
     "nonfinite",
 )
-COUNT = 324
+COUNT = 400
 COST_LIMIT = 300_000  # elements of keys
 
 
@@ -139,7 +139,8 @@ def make_case(index):
         tails += [model.SKETCH, model.SKETCH]
     rank = pick(rng, (model.RANK_MEAN, model.RANK_GROUP))
     plain = index % 2 == 0
-    shares = (0.0, 0.0, 0.3, 0.9, 1.0) if rank == model.RANK_GROUP else (0.0,)
+    scales = (1 / np.sqrt(geometry.head_dim), 1.0, 0.01, 1e6, 1e-30)
+    shares = (0.0, 0.0, 1e-9, 0.3, 0.9, 1.0) if rank == model.RANK_GROUP else (0.0,)
     first_ppm = pick(rng, (0, 1, 20_000, 100_000, 250_000, 1_000_000))
     schedule = ((2**63 - 1, first_ppm),)
     if rng.random() < 0.5:
@@ -164,10 +165,10 @@ def make_case(index):
         rho_of=pick(rng, (1, 2)) if geometry.vote == model.TIER else 1,
         rank=rank,
         tail=pick(rng, tails),
-        tail_samples=pick(rng, (1, 7, 64, 512)),
-        k=pick(rng, (0, 1, 5, 33, 100)),
+        tail_samples=pick(rng, (1, 7, 64, 512, 100_000)),
+        k=pick(rng, (0, 1, 5, 33, 100, 700)),
         schedule=schedule,
-        scale=float(np.float32(pick(rng, (1 / np.sqrt(geometry.head_dim), 1.0, 0.01)))),
+        scale=float(np.float32(pick(rng, scales, (4, 2, 1, 1, 1)))),
         share=pick(rng, shares),
         k_min=pick(rng, (0, 1, 4)),
         pieces=pick(rng, (1, 2, 3)),

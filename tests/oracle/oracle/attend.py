@@ -35,8 +35,9 @@ def sketch_values(geometry, params, records):
     return params.value_center.astype(np.float64) + turned
 
 
-def tail_tokens(geometry, params, tail, scale, zone, head):
-    """(logits, values) of the unselected zone for one head."""
+def tail_tokens(tail, scale, zone, sketched, head):
+    """(logits, values) of the unselected zone for one head; `sketched` are the approximate values of
+    the candidates that were not fetched."""
     logits, values = [], []
     left = ~np.isin(zone.candidates, zone.fetched)
     estimates = float(scale) * zone.estimates[head, left].astype(np.float64)
@@ -45,7 +46,7 @@ def tail_tokens(geometry, params, tail, scale, zone, head):
         rest = float(log_sum_exp(np.append(estimates, rest)))
     else:
         logits.append(estimates)
-        values.append(sketch_values(geometry, params, take(zone.records, zone.candidates[left])))
+        values.append(sketched)
     if zone.good_count and rest > -np.inf:
         logits.append(np.array([rest]))
         values.append((zone.value_sums / zone.good_count)[None])
@@ -59,12 +60,15 @@ def attend(geometry, params, queries, keys, values, scale, tail=model.DROP, zone
     output = np.zeros((len(queries), width))
     lse = np.full(len(queries), -np.inf)
     spread = np.zeros(len(queries))
-    keys = keys.astype(np.float64)
+    keys, sketched = keys.astype(np.float64), None
+    if tail == model.SKETCH:
+        left = ~np.isin(zone.candidates, zone.fetched)
+        sketched = sketch_values(geometry, params, take(zone.records, zone.candidates[left]))
     for head, query in enumerate(queries.astype(np.float64)):
         all_logits = [float(scale) * (keys @ query)]
         all_values = [values.astype(np.float64)]
         if tail != model.DROP:
-            more = tail_tokens(geometry, params, tail, scale, zone, head)
+            more = tail_tokens(tail, scale, zone, sketched, head)
             all_logits += more[0]
             all_values += more[1]
         logits, rows = np.concatenate(all_logits), np.concatenate(all_values)
