@@ -36,7 +36,7 @@ def sketch_values(geometry, params, records):
 
 
 def tail_tokens(tail, scale, zone, sketched, head):
-    """(logits, values) of the unselected zone for one head; `sketched` are the approximate values of
+    """(logits, values) of the unselected zone for one head; `sketched` are approximate values of
     the candidates that were not fetched."""
     logits, values = [], []
     left = ~np.isin(zone.candidates, zone.fetched)
