@@ -186,16 +186,28 @@ absl::Status Index::append(const Stream& stream, int32_t sequence, const pkv_ten
 
   const int64_t begin = length(sequence);
   PKV_RETURN_IF_ERROR(begin_append(stream, sequence));
-  absl::Status status =
-      encode(stream, sequence, begin, input, is_sync && !codec_->options().isolate);
-  if (status.ok() && is_sync) status = stream.sync();
-  if (!status.ok()) undo_append(stream, sequence);
-  const absl::Status recorded = appended_->record(stream);
-  has_appended_ = has_appended_ || recorded.ok();
-  if (!status.ok()) return status;
+  absl::Status status;
+  try {
+    status = encode(stream, sequence, begin, input, is_sync && !codec_->options().isolate);
+    if (status.ok()) status = mark_appended(stream);
+    if (status.ok() && is_sync) status = stream.sync();
+  } catch (...) {
+    undo_append(stream, sequence);
+    throw;
+  }
+  if (!status.ok()) {
+    undo_append(stream, sequence);
+    return status;
+  }
   state_[sequence].length = begin + tokens;
   if (!input.values) state_[sequence].lacks_values = true;
-  return recorded;
+  return absl::OkStatus();
+}
+
+absl::Status Index::mark_appended(const Stream& stream) {
+  PKV_RETURN_IF_ERROR(appended_->record(stream));
+  has_appended_ = true;
+  return absl::OkStatus();
 }
 
 // Another stream may still be at work with the workspace. Then the sums are copied away, so that
@@ -208,23 +220,26 @@ absl::Status Index::begin_append(const Stream& stream, int32_t sequence) {
   return absl::OkStatus();
 }
 
-// Only the sums and the length are taken back: records past the length do not count. Waits, and
-// whatever fails here fails after the error that is on its way to the caller.
-void Index::undo_append(const Stream& stream, int32_t sequence) {
-  for (const SumPart& part : sum_parts(sequence)) {
-    stream.copy(part.data, part.backup, part.bytes).IgnoreError();
+// Only the sums and the length are taken back: records past the length do not count. Waits, so that
+// the workspace is free. What fails here fails behind the error that is on its way to the caller.
+void Index::undo_append(const Stream& stream, int32_t sequence) noexcept {
+  try {
+    for (const SumPart& part : sum_parts(sequence)) {
+      stream.copy(part.data, part.backup, part.bytes).IgnoreError();
+    }
+    write_length(stream, sequence, length(sequence)).IgnoreError();
+    stream.sync().IgnoreError();
+  } catch (...) {  // no memory for the text of a failure
   }
-  write_length(stream, sequence, length(sequence)).IgnoreError();
-  stream.sync().IgnoreError();
 }
 
-std::vector<Index::SumPart> Index::sum_parts(int32_t sequence) const {
-  std::vector<SumPart> parts;
+std::array<Index::SumPart, 3> Index::sum_parts(int32_t sequence) const {
+  std::array<SumPart, 3> parts{};
   std::byte* backup = workspace_.as<std::byte>() + sizes_.first_bad_bytes;
+  std::size_t next = 0;
   for (const Buffer* sums : {&content_.occupancy, &content_.value_sums, &content_.good_counts}) {
-    if (sums->bytes() == 0) continue;
     const int64_t bytes = sums->bytes() / sizes_.sequences;
-    parts.push_back({sums->as<std::byte>() + sequence * bytes, bytes, backup});
+    parts[next++] = {sums->as<std::byte>() + sequence * bytes, bytes, backup};
     backup += padded(bytes);
   }
   return parts;

@@ -5,7 +5,9 @@
 // Lengths exist twice: the host's decide, the device's follow in stream order.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -88,7 +90,7 @@ class Index {
   // The rows of one sequence in one of the sums, and where their copy is while append works.
   struct SumPart {
     std::byte* data;
-    int64_t bytes;
+    int64_t bytes;  // 0: the index has no such sums
     std::byte* backup;
   };
   struct AppendInput;
@@ -107,10 +109,11 @@ class Index {
   absl::Status encode(const Stream& stream, int32_t sequence, int64_t begin,
                       const AppendInput& input, bool refuses_bad);
   absl::Status check_first_bad(const Stream& stream, int32_t sequence) const;
-  std::vector<SumPart> sum_parts(int32_t sequence) const;
+  std::array<SumPart, 3> sum_parts(int32_t sequence) const;
   absl::Status write_length(const Stream& stream, int32_t sequence, int64_t length) const;
   absl::Status begin_append(const Stream& stream, int32_t sequence);
-  void undo_append(const Stream& stream, int32_t sequence);
+  absl::Status mark_appended(const Stream& stream);
+  void undo_append(const Stream& stream, int32_t sequence) noexcept;
 
   int64_t record_count() const;  // of all rows
   absl::Status read_records(const Stream& stream, const PkvReader& file,

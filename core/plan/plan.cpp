@@ -14,6 +14,7 @@
 #include "core/pipeline/checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/pipeline/stages.h"
+#include "core/runtime/json_writer.h"
 
 namespace pkv {
 namespace {
@@ -81,17 +82,13 @@ absl::Status compare(std::string_view option, Value config, Value codec) {
       str_cat(option, ": of the config=", config, ", of the index's codec=", codec));
 }
 
-std::string json_field(std::string_view name, int64_t value) {
-  return str_cat("\"", name, "\": ", value);
-}
-
-std::string json_scratch(const ScratchLedger& ledger) {
-  std::string out = str_cat("{", json_field("bytes", ledger.bytes()));
+void write_scratch(std::string_view call, const ScratchLedger& ledger, JsonWriter& json) {
+  json.key(call).open('{').field("bytes", ledger.bytes());
   for (std::size_t i = 0; i < kPieceNames.size(); ++i) {
     const int64_t bytes = ledger.bytes(static_cast<Piece>(i));
-    if (bytes > 0) out += str_cat(", ", json_field(kPieceNames[i], bytes));
+    if (bytes > 0) json.field(kPieceNames[i], bytes);
   }
-  return out + "}";
+  json.close('}');
 }
 
 }  // namespace
@@ -421,35 +418,26 @@ Plan::Busy::~Busy() {
 
 std::string Plan::describe() const {
   const pkv_geometry& g = geometry();
-  std::string out = "{\"shape\": {";
-  const Named shape[] = {{"batch", batch_},          {"query_heads", query_heads_},
-                         {"kv_heads", g.kv_heads},   {"head_dim", g.head_dim},
-                         {"value_dim", g.value_dim}, {"max_tokens", max_tokens_},
-                         {"k", options_.k},          {"candidates", candidates_}};
-  std::string_view comma;
-  for (const Named& field : shape) {
-    out += str_cat(comma, json_field(field.name, field.value));
-    comma = ", ";
-  }
-  out += "}, \"options\": {";
-  comma = "";
+  JsonWriter json;
+  json.open('{').key("shape").open('{');
+  json.field("batch", batch_).field("query_heads", query_heads_).field("kv_heads", g.kv_heads);
+  json.field("head_dim", g.head_dim).field("value_dim", g.value_dim);
+  json.field("max_tokens", max_tokens_).field("k", options_.k).field("candidates", candidates_);
+  json.close('}').key("options").open('{');
   for (const OptionInfo& option : option_table()) {
     const auto value = config_.get(option.name);
-    if (!value.ok()) continue;
-    out += str_cat(comma, "\"", option.name, "\": \"", **value, "\"");
-    comma = ", ";
+    if (value.ok()) json.field(option.name, std::string_view(**value));
   }
-  out += "}, \"stages\": {";
-  comma = "";
+  json.close('}').key("stages").open('{');
   for (const std::string_view stage : {"vote", "select", "rerank", "fetch", "attend"}) {
-    out += str_cat(comma, "\"", stage, "\": {\"backend\": \"", device().backend().name, "\"}");
-    comma = ", ";
+    json.key(stage).open('{').field("backend", device().backend().name).close('}');
   }
-  out += str_cat("}, \"scratch\": {", json_field("bytes", scratch_bytes()),
-                 ", \"owned\": ", owns_scratch_ ? "true" : "false",
-                 ", \"retrieve\": ", json_scratch(retrieve_scratch_),
-                 ", \"attend\": ", json_scratch(attend_scratch_), "}}");
-  return out;
+  json.close('}').key("scratch").open('{');
+  json.field("bytes", scratch_bytes()).field("owned", owns_scratch_);
+  write_scratch("retrieve", retrieve_scratch_, json);
+  write_scratch("attend", attend_scratch_, json);
+  json.close('}').close('}');
+  return json.text();
 }
 
 }  // namespace pkv

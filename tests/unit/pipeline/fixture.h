@@ -60,14 +60,11 @@ inline void check_refused(const absl::Status& status, absl::StatusCode code,
 
 // The reference device and one stream.
 struct Machine {
-  Machine() : Machine(value_of(Registry::create({}))) {}
+  Machine() : Machine(value_of(value_of(Registry::create({}))->open_device("cpu_ref", 0))) {}
+  explicit Machine(std::shared_ptr<const Device> opened)
+      : device(std::move(opened)), stream(value_of(Stream::create(device))) {}
   std::shared_ptr<const Device> device;
   Stream stream;
-
- private:
-  explicit Machine(std::unique_ptr<Registry> registry)
-      : device(value_of(registry->open_device("cpu_ref", 0))),
-        stream(value_of(Stream::create(device))) {}
 };
 
 using Options = std::vector<std::pair<std::string, std::string>>;
@@ -92,10 +89,10 @@ class Array {
   float* data() { return numbers_.data(); }
   std::vector<float>& numbers() { return numbers_; }
   const std::vector<int64_t>& shape() const { return shape_; }
-  pkv_tensor tensor() {
+  pkv_tensor tensor(pkv_device_type type = PKV_DEVICE_CPU) {
     pkv_tensor tensor{};
     tensor.data = numbers_.data();
-    tensor.device_type = PKV_DEVICE_CPU;
+    tensor.device_type = type;
     tensor.ndim = static_cast<int32_t>(shape_.size());
     tensor.dtype = PKV_DTYPE_F32;
     tensor.shape = shape_.data();
@@ -169,6 +166,7 @@ inline std::string records_of_row(const Machine& machine, const Index& index, in
 
 // Everything that an index holds of its tokens, as bytes.
 inline std::string content_of(const Machine& machine, const Index& index) {
+  require_ok(machine.stream.sync());
   std::string all;
   const pkv_geometry& g = index.geometry();
   const auto add = [&all](const void* data, int64_t bytes) {
