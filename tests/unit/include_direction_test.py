@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Includes point one way: tools -> api/include <- core <- api/src, backends beside them.
+"""Includes point one way: tools -> api/include <- core <- api/src, backends beside them. A source
+includes its own header first, which shows that the header compiles alone.
 
 Reads every C and C++ file below the root (default: this repository) and reports each include that
 its folder may not have. `--self-test`, which always runs first, holds the rules against small trees
@@ -48,7 +49,7 @@ THIRD_PARTY = {
     "nlohmann/": ("tools/", "bench/", "tests/"),
     "zip": ("tools/",),
 }
-NEVER_HERE = {"core/format/": ("absl/", "xxh", "nlohmann/")}
+NEVER_HERE = {"core/format/": ("absl/", "xxh")}
 
 # The C headers include two standard ones. core/format includes those C headers and what a
 # freestanding C++ has (array since C++26), so that device compilers take it.
@@ -117,7 +118,16 @@ def check(root):
         if path.suffix not in SUFFIXES:
             continue
         source = path.relative_to(root).as_posix()
-        for match in INCLUDE.finditer(path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        own, first = source.rsplit(".", 1)[0] + ".h", INCLUDE.search(text)
+        if (
+            path.suffix in (".c", ".cpp", ".cu")
+            and (root / own).is_file()
+            and first
+            and first[2] != own
+        ):
+            complaints.append(f"{source}: {first[2]} is included before its own header")
+        for match in INCLUDE.finditer(text):
             read += 1
             why = complaint(root, source, match[1] == '"', match[2])
             if why:
@@ -146,6 +156,7 @@ def self_test():
         "api/include/pariskv/a.h": "<string.h> <vector> <core/base/status.h>",
         "api/include/pariskv/a.hpp": '"core/base/status.h" <absl/types/span.h>',
         "api/src/a.cpp": '"backends/cpu_ref/vote.h" "tools/table.h" "absl/log/log.h"',
+        "core/base/status.cpp": "<vector>",
         "core/base/a.cpp": '"backends/cpu_ref/vote.h" "status.h" "gone.h" <tbb/parallel_for.h>',
         "core/format/a.h": '"core/base/status.h" "pariskv/b.hpp" <vector> "absl/types/span.h"',
         "backends/cpu_ref/a.cpp": '"core/base/status.h" "backends/gpu/stages.h" <absl/base/call.h>',
