@@ -122,7 +122,8 @@ def query_numbers(rng, kind, shape, keys, dtype):
         x = np.zeros(shape)
         x[:, ::2] = -0.0
     elif kind == "denormal":
-        x = x * (1e-6 if dtype == "f16" else 1e-40)
+        low, high = (-8, -5) if dtype == "f16" else (-45, -33)
+        x = x * 10.0 ** rng.uniform(low, high, (batch, heads, 1))
     elif kind == "huge":
         x = x * LARGEST[dtype] ** 0.35
     elif kind == "overflow":
