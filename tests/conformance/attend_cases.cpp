@@ -1,0 +1,176 @@
+// What attend must satisfy, with the reference's hits. docs/algorithm.md, section 8: bounded
+// (docs/numerics.md, section 3).
+#include <cmath>
+#include <limits>
+
+#include "fmt/core.h"
+#include "tests/conformance/attend_judge.h"
+#include "tests/conformance/attend_world.h"
+#include "tests/conformance/bench.h"
+#include "tests/conformance/cases.h"
+#include "tests/conformance/half.h"
+
+namespace pkv::conformance {
+namespace {
+
+void check_attend(const Bench& bench, const World& world, const AttendOptions& options,
+                  const std::string& name) {
+  Random random = bench.random(name + "/parts");
+  const AttendInput input = attend_input(bench, world, options, random);
+  const auto run = [&](const Place& place, uint8_t fill) {
+    return run_attend(place, fill, world.codec(), world.zone(), input);
+  };
+  judge_attention(world.codec(), world.zone(), input, bench.expected(run), bench.result(run));
+}
+
+void add(Cases& cases, const char* family, const Setup& setup, const AttendOptions& options) {
+  const std::string shape = setup.text();
+  const size_t slash = shape.rfind('/');
+  const std::string name = fmt::format("attend/{}/{}{}{}", family, shape.substr(0, slash),
+                                       options.text(), shape.substr(slash));
+  cases.push_back({name, Verdict::kTolerance, [setup, options, name](const Bench& bench) {
+                     check_attend(bench, World(bench, setup, name), options, name);
+                   }});
+}
+
+using Parts = std::vector<int64_t>;
+
+void add_dense(Cases& cases) {
+  for (const int32_t d : kDims) {
+    add(cases, "dense", {.d = d, .h = 2, .G = 3, .b = 3, .n = 5}, {.parts = {65}});
+  }
+  for (const int32_t dv : {8, 24, 128, 576}) {
+    add(cases, "dense", {.d = 64, .dv = dv, .h = 2, .G = 3, .b = 3, .n = 5}, {.parts = {33}});
+  }
+  for (const int64_t t : kLengths) {
+    add(cases, "lengths", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 5}, {.parts = {t}});
+  }
+  for (const Parts& parts : {Parts{}, Parts{0}, Parts{17, 9}, Parts{1, 0, 33, 5}}) {
+    add(cases, "parts", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 5}, {.parts = parts});
+    add(cases, "parts", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 5},
+        {.parts = parts, .has_lengths = false});
+  }
+  for (const int32_t G : {1, 2, 7, 8, 128}) {
+    add(cases, "groups", {.d = 64, .h = 2, .G = G, .b = 3, .n = 5}, {.parts = {40}});
+  }
+  for (const int32_t b : kBatches) {
+    add(cases, "batches", {.d = 64, .h = 2, .G = 2, .b = b, .n = 12},
+        {.tail = PKV_TAIL_MEAN, .k = 4, .parts = {19}});
+  }
+  add(cases, "dense", {.d = 128, .h = 4, .G = 7, .b = 9, .n = 5}, {.parts = {300}});
+  add(cases, "dense", {.d = 64, .G = 2, .n = 5}, {.parts = {5000}});
+  add(cases, "dense", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 5},
+      {.parts = {33}, .wants_lse = false});
+}
+
+void add_tensors(Cases& cases) {
+  for (const pkv_dtype dtype : kFloats) {
+    for (const pkv_dtype output : kFloats) {
+      add(cases, "dtypes",
+          {.d = 128, .h = 2, .G = 2, .b = 3, .n = 20, .dtype = dtype, .query_dtype = dtype},
+          {.k = 8, .parts = {33}, .output_dtype = output});
+    }
+  }
+  add(cases, "dtypes", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 20, .dtype = PKV_DTYPE_BF16},
+      {.k = 8, .parts = {33}, .output_dtype = PKV_DTYPE_F16});
+  for (const Layout layout : kLayouts) {
+    add(cases, "layouts", {.d = 72, .h = 2, .G = 3, .b = 3, .n = 20, .layout = layout},
+        {.k = 8, .parts = {17}});
+  }
+  for (const Layout output :
+       {Layout::kDense, Layout::kTokenMajor, Layout::kPadded, Layout::kOffset}) {
+    add(cases, "layouts", {.d = 72, .h = 2, .G = 3, .b = 3, .n = 20},
+        {.k = 8, .parts = {17}, .output_dtype = PKV_DTYPE_BF16, .output_layout = output});
+  }
+  for (const char* queries : {"zero", "large", "denormal", "one_nan", "one_inf", "sum_overflow"}) {
+    add(cases, "queries", {.d = 64, .h = 2, .G = 4, .b = 3, .n = 20, .queries = queries},
+        {.parts = {33}});
+    add(cases, "queries", {.d = 64, .h = 2, .G = 4, .b = 3, .n = 40, .queries = queries},
+        {.tail = PKV_TAIL_MEAN, .k = 8, .parts = {5}});
+  }
+  add(cases, "queries",
+      {.d = 64, .h = 2, .G = 2, .b = 3, .n = 20, .query_dtype = PKV_DTYPE_F16, .queries = "large"},
+      {.parts = {33}, .output_dtype = PKV_DTYPE_F16});
+}
+
+void add_rows(Cases& cases) {
+  for (const int32_t k : {1, 8, 33, 100}) {  // 100: more slots than keys
+    add(cases, "rows", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 40}, {.k = k, .parts = {}});
+    add(cases, "rows", {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .n = 40},
+        {.k = k, .parts = {9, 3}});
+  }
+  add(cases, "rows", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 0}, {.k = 8, .parts = {4}});
+  add(cases, "prefix",
+      {.d = 576, .dv = 512, .G = 8, .b = 3, .n = 40, .v_source = PKV_V_SOURCE_K_PREFIX},
+      {.k = 8, .parts = {9}});
+  add(cases, "prefix",
+      {.d = 64,
+       .dv = 24,
+       .h = 2,
+       .G = 2,
+       .b = 3,
+       .n = 40,
+       .sketch_bits = 2,
+       .v_source = PKV_V_SOURCE_K_PREFIX,
+       .layout = Layout::kPadded},
+      {.tail = PKV_TAIL_SKETCH, .k = 8, .parts = {9}});
+}
+
+void add_tails(Cases& cases) {
+  for (const int64_t n : {0, 1, 33, 257}) {
+    for (const int32_t k : {0, 8, 100}) {
+      add(cases, "mean", {.d = 64, .h = 2, .G = 2, .b = 3, .n = n},
+          {.tail = PKV_TAIL_MEAN, .k = k, .parts = {5}});
+    }
+    add(cases, "mean", {.d = 64, .h = 2, .G = 2, .b = 3, .n = n},
+        {.tail = PKV_TAIL_MEAN, .k = 0, .parts = {}});
+    for (const int32_t bits : {2, 4}) {
+      for (const int32_t k : {0, 8}) {
+        add(cases, "sketch", {.d = 64, .h = 2, .G = 2, .b = 3, .n = n, .sketch_bits = bits},
+            {.tail = PKV_TAIL_SKETCH, .k = k, .parts = {5}});
+      }
+    }
+  }
+  for (const char* keys : {"one_nan", "all_bad"}) {
+    add(cases, "mean", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 40, .keys = keys},
+        {.tail = PKV_TAIL_MEAN, .k = 8, .parts = {5}});
+    add(cases, "sketch", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 40, .sketch_bits = 2, .keys = keys},
+        {.tail = PKV_TAIL_SKETCH, .k = 8, .parts = {5}});
+  }
+  for (const int32_t dv : {8, 24, 128, 192, 576}) {
+    for (const int32_t bits : {2, 4}) {
+      add(cases, "sketch",
+          {.d = 64, .dv = dv, .h = 2, .G = 3, .b = 3, .n = 40, .sketch_bits = bits},
+          {.tail = PKV_TAIL_SKETCH, .k = 4, .parts = {}});
+    }
+  }
+  // No key is left for the rest; a tail that outweighs everything; values that are all zero.
+  add(cases, "mean", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 40},
+      {.tail = PKV_TAIL_MEAN, .k = 8, .ppm = 1000000, .parts = {5}});
+  add(cases, "sketch", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 40, .sketch_bits = 4},
+      {.tail = PKV_TAIL_SKETCH, .k = 40, .ppm = 1000000, .parts = {5}});
+  add(cases, "sketch",
+      {.d = 64, .h = 2, .G = 2, .b = 3, .n = 200, .sketch_bits = 2, .queries = "large"},
+      {.tail = PKV_TAIL_SKETCH, .k = 1, .parts = {1}});
+  add(cases, "sketch",
+      {.d = 64,
+       .h = 2,
+       .G = 2,
+       .b = 3,
+       .n = 40,
+       .sketch_bits = 2,
+       .is_plain = true,
+       .values = "zero"},
+      {.tail = PKV_TAIL_SKETCH, .k = 0, .parts = {}});
+}
+
+}  // namespace
+
+void add_attend_cases(Cases& cases) {
+  add_dense(cases);
+  add_tensors(cases);
+  add_rows(cases);
+  add_tails(cases);
+}
+
+}  // namespace pkv::conformance

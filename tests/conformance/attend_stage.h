@@ -1,0 +1,55 @@
+// Stage attend on a place. docs/algorithm.md, section 8.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tests/conformance/rerank_stage.h"
+#include "tests/conformance/world.h"
+
+namespace pkv::conformance {
+
+// K and V of tokens that are attended in full.
+struct PartInput {
+  Tensor keys;                                  // [b, h, t, d]
+  std::optional<Tensor> values;                 // [b, h, t, dv]; none: a prefix of the keys
+  std::optional<std::vector<int64_t>> lengths;  // [b]; none: t for all
+};
+
+struct AttendInput {
+  Tensor queries;  // [b, hq, d]
+  Batch batch;
+  int32_t query_heads = 1;
+  int32_t tail = PKV_TAIL_DROP;
+  float scale = 0.1F;
+  std::vector<PartInput> parts;
+  int32_t k = 0;
+  std::optional<PartInput> rows;  // of k slots; without lengths
+  Rows<int32_t> positions;        // [b * h][k]
+  std::vector<int32_t> counts;    // [b * h]
+  Rows<int32_t> candidates;       // [b * h][count]; tail other than drop
+  int64_t candidates_stride = 0;
+  Rows<float> estimates;        // [b * hq][count]
+  std::vector<float> rest_lse;  // [b * hq]
+  pkv_dtype output_dtype = PKV_DTYPE_F32;
+  Layout output_layout = Layout::kStrided;
+  bool wants_lse = true;
+};
+
+struct Attention {
+  Dense output;            // [b, hq, dv]
+  std::vector<float> lse;  // [b * hq]; empty if not wanted
+
+  template <class F>
+  static void each(F f, const Attention& a, const Attention& b) {
+    f("output", a.output, b.output);
+    f("lse", a.lse, b.lse);
+  }
+};
+
+// `zone`: its value sums and counts, and with tail = sketch its records.
+Attention run_attend(const Place& place, uint8_t fill, const Codec& codec, const Zone& zone,
+                     const AttendInput& input);
+
+}  // namespace pkv::conformance

@@ -1,0 +1,120 @@
+// pkv-conformance: holds a backend against cpu_ref, through the public headers only.
+// docs/backend-guide.md says how an author uses it, docs/numerics.md what it holds a backend to.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <set>
+
+#include "fmt/core.h"
+#include "tests/conformance/failure.h"
+#include "tests/conformance/golden.h"
+#include "tests/conformance/options.h"
+#include "tests/conformance/report.h"
+#include "tests/conformance/runner.h"
+
+namespace pkv::conformance {
+namespace {
+
+constexpr const char* kReference = "cpu_ref";
+enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kUnavailable = 4, kSystem = 5 };
+
+Cases all_cases(const Options& options) {
+  Cases cases;
+  add_fit_cases(cases);
+  add_encode_cases(cases);
+  add_store_cases(cases);
+  add_vote_cases(cases);
+  add_select_cases(cases);
+  add_rerank_cases(cases);
+  add_fetch_cases(cases);
+  add_attend_cases(cases);
+  add_step_cases(cases);
+  add_golden_cases(cases, options.golden.empty() ? embedded_golden() : read_golden(options.golden));
+  std::set<std::string> names;
+  for (const Case& subject : cases) {
+    if (names.insert(subject.name).second) continue;
+    throw std::runtime_error(fmt::format("two cases are named {}", subject.name));
+  }
+  return cases;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", path));
+}
+
+void list(const std::vector<const Case*>& cases) {
+  for (const Case* subject : cases) fmt::print("{}\n", subject->name);
+}
+
+int run(const Options& options, const std::vector<const Case*>& cases) {
+  const Runtime runtime = open_runtime();
+  const Place reference(runtime.get(), kReference);
+  const Place subject(runtime.get(), backend_name(runtime.get(), options.backend));
+  const Run run = {subject.backend(), subject.description(), reference.backend(), options};
+  const Bench bench(reference, subject, options.seed);
+
+  std::FILE* out = options.json ? stderr : stdout;
+  const bool shows_progress = isatty(fileno(stderr)) != 0;
+  size_t done = 0;
+  print_head(out, run, cases.size());
+  const std::vector<Result> results = run_cases(bench, cases, [&](const Result& result) {
+    ++done;
+    if (shows_progress) fmt::print(stderr, "\r\x1b[K");
+    print_result(out, run, result);
+    std::fflush(out);
+    if (shows_progress) fmt::print(stderr, "{} of {}", done, cases.size());
+  });
+  if (shows_progress) fmt::print(stderr, "\r\x1b[K");
+  print_summary(out, results);
+  if (options.json) fmt::print("{}", to_json(run, results));
+  if (!options.junit.empty()) write_file(options.junit, to_junit(run, results));
+  return count_of(results).failed == 0 ? kOk : kFailed;
+}
+
+int start(const std::vector<std::string>& arguments) {
+  const Options options = parse_options(arguments);
+  if (options.help) {
+    fmt::print("{}", usage());
+    return kOk;
+  }
+  if (options.version) {
+    fmt::print("pkv-conformance {}\n", pkv_version());
+    return kOk;
+  }
+  const Cases cases = all_cases(options);
+  if (chosen_cases(cases, options.filter, 1, 1).empty()) {
+    throw UsageError(fmt::format("--filter {}: no case of that name", options.filter));
+  }
+  const auto chosen = chosen_cases(cases, options.filter, options.shard, options.shards);
+  if (options.list) {
+    list(chosen);
+    return kOk;
+  }
+  return run(options, chosen);
+}
+
+int complain(const std::exception& error, ExitCode code) {
+  fmt::print(stderr, "pkv-conformance: {}\n", error.what());
+  return code;
+}
+
+}  // namespace
+}  // namespace pkv::conformance
+
+int main(int argc, char** argv) {
+  using namespace pkv::conformance;
+  try {
+    return start({argv + 1, argv + argc});
+  } catch (const UsageError& error) {
+    return complain(error, kUsage);
+  } catch (const Unavailable& error) {
+    return complain(error, kUnavailable);
+  } catch (const std::exception& error) {
+    return complain(error, kSystem);
+  }
+}

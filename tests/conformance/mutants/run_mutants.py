@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""run_mutants.py PKV_CONFORMANCE MUTANTS_LIBRARY
+
+Runs pkv-conformance on each faulty backend, over the cases that must notice its fault, and prints
+which one did. Fails if a fault goes unnoticed, and if the same cases find one in the backend
+without faults.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+# Fault -> the cases that must notice it.
+MUTANTS = {
+    "fit_drops_last_key": "fit/values/*novalues*",
+    "fit_squares_off": "fit/widths/*",
+    "fit_counts_query_twice": "fit/sample/*",
+    "encode_sign_bit": "encode/scalar4/d*",
+    "encode_code_bit": "encode/scalar5/d*",
+    "encode_factor_ulp": "encode/polar4/d*",
+    "encode_vote_factor_ulp": "encode/lengths/*",
+    "encode_minus_zero": "encode/*_plain_*zero*",
+    "encode_bad_key_factor": "encode/scalar4/*one_nan*",
+    "encode_sketch_bit": "encode/sketch/*",
+    "encode_counts_bad_keys": "encode/scalar4/*one_inf*",
+    "encode_first_bad_of_call": "encode/pieces/*",
+    "encode_loses_occupancy": "encode/polar4_tier/*",
+    "encode_overwrites_sums": "encode/pieces/*",
+    "encode_ignores_key_strides": "encode/layouts/*padded*",
+    "encode_ignores_value_strides": "encode/layouts/*token_major*",
+    "encode_eight_entries": "encode/batches/*",
+    "encode_first_head": "encode/heads/*",
+    "store_imports_at_zero": "store/*",
+    "store_exports_one_more": "store/scalar4_graded/*",
+    "vote_ulp": "vote/graded/d*_g4_n65/b1",
+    "vote_bad_key": "vote/*one_nan*",
+    "vote_behind_row": "vote/tier/d*_g4_n65/b1",
+    "vote_behind_end": "vote/tier/d*_g4_n65/b1",
+    "vote_in_front": "vote/tier/d*_g4_n65/b1",
+    "vote_writes_query": "vote/graded/d*_g4_n65/b1",
+    "vote_writes_store": "vote/graded/d*_g4_n65/b1",
+    "vote_differs_by_run": "vote/graded/d*_g4_n65/b1",
+    "vote_sums_heads": "vote/graded_heads/*",
+    "vote_rho_of_keys": "vote/tier_centroids/*",
+    "vote_ignores_strides": "vote/*token_major*",
+    "vote_uses_entries": "vote/graded/*/b3",
+    "vote_scratch_is_zero": "vote/graded/d*_g4_n65/b1",
+    "vote_refuses_late": "vote/graded/d*_g4_n65/b1",
+    "select_larger_position": "select/levels/*",
+    "select_misses_one": "select/normal/*",
+    "select_unordered": "select/normal/*",
+    "select_filler": "select/normal/*",
+    "select_leaves_counts": "select/normal/*",
+    "select_reads_beyond": "select/normal/*",
+    "select_chooses_nan": "select/*_nan/*",
+    "select_orders_zeros": "select/zeros/*",
+    "select_compares_halves": "select/close/*",
+    "select_drops_infinities": "select/few_finite/*",
+    "rerank_estimate_ulp": "rerank/scalar4_group/d*_g4_n65/b1",
+    "rerank_polar_estimate": "rerank/polar4_group/d*_g4_n65/b1",
+    "rerank_score_order": "rerank/scalar5_group/d*_g4_n65/b1",
+    "rerank_tie_order": "rerank/*equal*",
+    "rerank_misses_best": "rerank/scalar5_mean/*",
+    "rerank_filler": "rerank/*_k100*",
+    "rerank_stale_count": "rerank/*_k100*",
+    "rerank_rest_base_2": "rerank/scalar4_group/d*_g4_n65/b1",
+    "rerank_rest_not_inf": "rerank/*all_bad*",
+    "rerank_rest_of_all": "rerank/*_t7/*",
+    "rerank_rest_sample_off": "rerank/*_t*/*",
+    "rerank_ignores_share": "rerank/*_share*",
+    "rerank_ignores_k_min": "rerank/*_share*",
+    "rerank_ignores_norms": "rerank/*_norms/*",
+    "rerank_by_mean": "rerank/scalar4_group/d*_g4_n65/b1",
+    "rerank_ignores_scale": "rerank/scalar4_group/d*_g4_n65/b1",
+    "rerank_ignores_strides": "rerank/*_padded*",
+    "rerank_eight_entries": "rerank/*/b9",
+    "rerank_no_limit": "rerank/*huge_q_huge*",
+    "fetch_shifted": "fetch/widths/*",
+    "fetch_filler": "fetch/widths/*",
+    "fetch_whole_units": "fetch/widths/*",
+    "fetch_quietens_nan": "fetch/dtypes/*",
+    "fetch_skips_values": "fetch/dtypes/*",
+    "fetch_ignores_source_strides": "fetch/layouts/*_from_reversed/*",
+    "fetch_ignores_target_strides": "fetch/layouts/*_to_token_major/*",
+    "fetch_uses_entries": "fetch/batches/*",
+    "attend_base_2": "attend/dense/*",
+    "attend_lse_not_inf": "attend/parts/*",
+    "attend_output_scaled": "attend/dense/*",
+    "attend_output_rounded": "attend/dense/*",
+    "attend_stale_rows": "attend/rows/*",
+    "attend_whole_parts": "attend/lengths/*",
+    "attend_skips_part": "attend/parts/*",
+    "attend_mean_of_all_keys": "attend/mean/*one_nan*",
+    "attend_drops_candidates": "attend/mean/*",
+    "attend_counts_twice": "attend/mean/*",
+    "attend_sketch_as_mean": "attend/sketch/*",
+    "attend_mean_as_drop": "attend/mean/*",
+    "attend_first_value_center": "attend/sketch/*",
+    "attend_ignores_scale": "attend/dense/*",
+    "attend_ignores_output_strides": "attend/layouts/*_to_token_major*",
+    "attend_ignores_part_strides": "attend/layouts/*_padded*",
+    "attend_behind_scratch": "step/default/d64_h2_g2_n257*",
+}
+
+
+def run(conformance, library, mutant, glob):
+    """(cases that failed, all that ran, what the program printed on stderr)"""
+    environment = dict(os.environ, PKV_CONFORMANCE_MUTANT=mutant)
+    done = subprocess.run(
+        [conformance, "--backend", library, "--filter", glob, "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode not in (0, 1):
+        return [], [], done.stderr
+    cases = json.loads(done.stdout)["cases"]
+    return [case for case in cases if case["outcome"] == "failed"], cases, done.stderr
+
+
+def known_mutants(conformance, library):
+    """Those that the library has."""
+    _, _, text = run(conformance, library, "?", "*")
+    return set(text.partition("mutants:")[2].split())
+
+
+def main():
+    conformance, library = sys.argv[1], os.path.abspath(sys.argv[2])
+    faults = 0
+    for name in sorted(known_mutants(conformance, library) ^ set(MUTANTS)):
+        print(f"{name}: in the library or in this table, but not in both")
+        faults += 1
+    sound = {}
+    for glob in sorted(set(MUTANTS.values())):
+        failed, cases, text = run(conformance, library, "", glob)
+        sound[glob] = len(cases)
+        if failed or not cases:
+            print(f"{glob}: the backend without faults: {failed or text}")
+            faults += 1
+    for mutant, glob in MUTANTS.items():
+        failed, _, text = run(conformance, library, mutant, glob)
+        if failed:
+            first = failed[0]
+            print(
+                f"{mutant}: {len(failed)} of {sound[glob]}, first {first['name']}: {first['text']}"
+            )
+        else:
+            print(f"{mutant}: NOT NOTICED by any of {glob}: {text}")
+            faults += 1
+    print(f"{len(MUTANTS)} faulty backends, {faults} complaints")
+    sys.exit(bool(faults) or not MUTANTS)
+
+
+if __name__ == "__main__":
+    main()

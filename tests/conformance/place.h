@@ -1,0 +1,70 @@
+// A device with one stream: where a stage runs. All data goes through its own memory, so that a
+// place may be any device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "pariskv/pariskv_stages.h"
+
+namespace pkv::conformance {
+
+struct CloseRuntime {
+  void operator()(pkv_runtime* runtime) const { pkv_runtime_destroy(runtime); }
+};
+struct CloseDevice {
+  void operator()(pkv_device* device) const { pkv_device_close(device); }
+};
+struct CloseStream {
+  void operator()(pkv_stream* stream) const { pkv_stream_destroy(stream); }
+};
+using Runtime = std::unique_ptr<pkv_runtime, CloseRuntime>;
+
+// "INTERNAL: pkv_stream_sync: ..", with the text of the last error.
+std::string error_text(const char* function, pkv_status status);
+// Failure unless `status` is PKV_OK.
+void require(const char* function, pkv_status status);
+
+// Throws Unavailable.
+Runtime open_runtime();
+// The name of a backend: `wanted` itself, or, with a '/' in it, that of the library it names, which
+// is loaded. Throws Unavailable.
+std::string backend_name(pkv_runtime* runtime, const std::string& wanted);
+
+class Place {
+ public:
+  // Opens device 0 and holds its memory, stream and events to their word. Throws Unavailable.
+  Place(pkv_runtime* runtime, const std::string& backend);
+
+  pkv_device* device() const { return device_.get(); }
+  pkv_stream* stream() const { return stream_.get(); }
+  const std::string& backend() const { return backend_; }
+  const std::string& description() const { return description_; }
+  pkv_device_type device_type() const { return device_type_; }
+  int32_t device_id() const { return device_id_; }
+
+  // Device memory; bytes >= 0.
+  uint8_t* allocate(int64_t bytes) const;
+  void release(void* data) const { pkv_device_free(device_.get(), data); }
+  // Between device and host memory, done on return.
+  void copy(void* target, const void* source, int64_t bytes) const;
+
+ private:
+  void read_description();
+  void check_memory() const;
+  void check_events() const;
+
+  std::string backend_;
+  std::unique_ptr<pkv_device, CloseDevice> device_;
+  std::unique_ptr<pkv_stream, CloseStream> stream_;
+  std::string description_;
+  pkv_device_type device_type_ = 0;
+  int32_t device_id_ = 0;
+};
+
+// Makes the C library fill fresh memory with `byte`, where it can (glibc): scratch that a stage
+// takes for zeroed shows then. Device memory of other kinds has what was there.
+void fill_fresh_memory(uint8_t byte);
+
+}  // namespace pkv::conformance

@@ -1,0 +1,118 @@
+#include "tests/conformance/rerank_bounds.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/conformance/half.h"
+#include "tests/conformance/tolerance.h"
+
+namespace pkv::conformance {
+namespace {
+
+constexpr int kValueNorms = 7;
+
+const Records& records_of(const Codec& codec, const Zone& zone, const RerankInput& input,
+                          size_t r) {
+  const auto heads = static_cast<size_t>(codec.heads());
+  const auto sequence = static_cast<size_t>(input.batch.sequences[r / heads]);
+  return zone.rows[sequence * heads + r % heads];
+}
+
+}  // namespace
+
+bool is_exact(const Codec& codec, const RerankInput& input) {
+  return codec.geometry.codec != PKV_CODEC_POLAR4 && input.rank == PKV_RANK_MEAN &&
+         input.weigh_norms == 0;
+}
+
+RowBounds::RowBounds(const Codec& codec, const Zone& zone, const RerankInput& input, size_t r)
+    : codec_(codec),
+      input_(input),
+      r_(r),
+      group_(input.query_heads / codec.heads()),
+      n_(input.batch.lengths[r / static_cast<size_t>(codec.heads())]),
+      records_(records_of(codec, zone, input, r)) {
+  if (codec.geometry.codec != PKV_CODEC_POLAR4) return;
+  const std::vector<float> queries = gather(input.queries, input.queries.memory).floats();
+  const auto kv_head = static_cast<int32_t>(r % static_cast<size_t>(codec.heads()));
+  const auto d = static_cast<size_t>(codec.d());
+  for (int32_t g = 0; g < group_; ++g) {
+    sizes_.emplace_back(codec, kv_head, std::span(queries).subspan(head(g) * d, d));
+  }
+}
+
+std::vector<int32_t> RowBounds::rest() const {
+  std::vector<int32_t> positions;
+  for (int32_t position = 0; position < n_; ++position) {
+    const bool is_candidate =
+        std::binary_search(candidates().begin(), candidates().end(), position);
+    if (!is_candidate && !is_bad(codec_.geometry, records_, position)) {
+      positions.push_back(position);
+    }
+  }
+  return positions;
+}
+
+double RowBounds::estimate(int32_t g, int64_t position) const {
+  if (sizes_.empty()) return 0.0;
+  return polar_estimate(codec_.d(), sizes_[static_cast<size_t>(g)].polar(records_, position));
+}
+
+RowBounds::Sizes RowBounds::sizes_of(const Rows<float>& estimates,
+                                     const std::vector<int32_t>& positions) const {
+  const auto scale = static_cast<double>(input_.scale);
+  Sizes sizes;
+  for (int32_t g = 0; g < group_; ++g) {
+    const std::vector<float>& of_head = estimates[head(g)];
+    for (size_t c = 0; c < positions.size(); ++c) {
+      sizes.X = std::max(sizes.X, scale * std::fabs(static_cast<double>(of_head[c])));
+      sizes.error = std::max(sizes.error, scale * estimate(g, positions[c]));
+    }
+  }
+  return sizes;
+}
+
+double RowBounds::with_norms(double error, const Hits& all) const {
+  double ln_nv = 0.0;
+  double score = 0.0;
+  for (const int32_t position : candidates()) {
+    const double nv = bf16_to_float(records_.number(kValueNorms, position));
+    if (nv > 0.0) ln_nv = std::max(ln_nv, std::fabs(std::log(nv)));
+  }
+  for (size_t c = 0; c < candidates().size(); ++c) {
+    const double of_key = all.scores[r_][c];
+    if (of_key > -1e29) score = std::max(score, std::fabs(of_key));  // below: nv = 0, exact
+  }
+  return error + norm_term(ln_nv, score);
+}
+
+double RowBounds::score(const Hits& all) const {
+  if (is_exact(codec_, input_) || candidates().empty()) return 0.0;
+  const auto scale = static_cast<double>(input_.scale);
+  const Sizes sizes = sizes_of(all.estimates, candidates());
+  const auto m = static_cast<int64_t>(candidates().size());
+  double error = 0.0;
+  if (input_.rank == PKV_RANK_GROUP) {
+    error = group_score(sizes.X, m, sizes.error);
+  } else if (!sizes_.empty()) {
+    error = mean_score(group_, sizes.X / scale, sizes.error / scale);
+  }
+  return input_.weigh_norms != 0 ? with_norms(error, all) : error;
+}
+
+double RowBounds::rest(const Rows<float>& estimates) const {
+  return rest_from_size(sizes_of(estimates, rest()).X);
+}
+
+double RowBounds::rest_from_size(double X) const {
+  const std::vector<int32_t> positions = rest();
+  double error = 0.0;
+  for (int32_t g = 0; g < group_; ++g) {
+    for (const int32_t position : positions) {
+      error = std::max(error, static_cast<double>(input_.scale) * estimate(g, position));
+    }
+  }
+  return rest_lse(X, static_cast<int64_t>(positions.size()), error);
+}
+
+}  // namespace pkv::conformance

@@ -1,0 +1,173 @@
+// What rerank must satisfy, with the reference's candidates. docs/algorithm.md, section 6:
+// estimates of scalar codecs are exact, the rest bounded (docs/numerics.md, section 3).
+#include "fmt/core.h"
+#include "tests/conformance/attend_world.h"
+#include "tests/conformance/bench.h"
+#include "tests/conformance/cases.h"
+#include "tests/conformance/rerank_judge.h"
+
+namespace pkv::conformance {
+namespace {
+
+// Fields that a table leaves out keep these values.
+struct Options {
+  int32_t rank = PKV_RANK_GROUP;
+  int32_t k = 16;
+  int32_t k_min = 0;
+  int64_t ppm = 500000;  // of the keys are candidates
+  int32_t tail_samples = 512;
+  int32_t weigh_norms = 0;
+  float scale = 0.0F;  // 0: 1/sqrt(d)
+  double share = 0.0;
+  bool wants_estimates = true;
+  bool wants_rest = true;
+
+  std::string text() const {
+    const Options usual;
+    std::string text;
+    if (k != usual.k) text += fmt::format("_k{}", k);
+    if (ppm != usual.ppm) text += fmt::format("_ppm{}", ppm);
+    if (tail_samples != usual.tail_samples) text += fmt::format("_t{}", tail_samples);
+    if (scale != usual.scale) text += fmt::format("_scale{}", scale);
+    if (share != usual.share) text += fmt::format("_share{}_min{}", share, k_min);
+    if (!wants_estimates) text += "_noestimates";
+    if (!wants_rest) text += "_norest";
+    return text;
+  }
+};
+
+void check_rerank(const Bench& bench, const World& world, const Options& options) {
+  RerankInput input = rerank_input(world);
+  input.rank = options.rank;
+  input.k = options.k;
+  input.k_min = options.k_min;
+  input.tail_samples = options.tail_samples;
+  input.weigh_norms = options.weigh_norms;
+  if (options.scale != 0.0F) input.scale = options.scale;
+  input.share = options.share;
+  input.wants_estimates = options.wants_estimates;
+  input.wants_rest = options.wants_rest;
+  choose_candidates(bench, world, options.ppm, options.k, input);
+  judge_rerank(bench, world.codec(), world.zone(), input);
+}
+
+void add(Cases& cases, const Setup& setup, const Options& options = {}) {
+  const char* rank = options.rank == PKV_RANK_MEAN ? "mean" : "group";
+  const std::string shape = setup.text();
+  const size_t slash = shape.rfind('/');
+  const std::string name = fmt::format("rerank/{}_{}{}/{}{}{}", codec_name(setup.codec), rank,
+                                       options.weigh_norms != 0 ? "_norms" : "",
+                                       shape.substr(0, slash), options.text(), shape.substr(slash));
+  const bool is_exact = setup.codec != PKV_CODEC_POLAR4 && options.rank == PKV_RANK_MEAN &&
+                        options.weigh_norms == 0 && !options.wants_rest;
+  cases.push_back({name, is_exact ? Verdict::kExact : Verdict::kTolerance,
+                   [setup, options, name](const Bench& bench) {
+                     check_rerank(bench, World(bench, setup, name), options);
+                   }});
+}
+
+constexpr Options kMean = {.rank = PKV_RANK_MEAN, .wants_rest = false};
+
+void add_widths(Cases& cases) {
+  for (const int32_t codec : kCodecs) {
+    for (const int32_t d : kDims) add(cases, {.d = d, .G = 4, .n = 65, .codec = codec});
+    for (const int32_t d : {24, 128, 576}) {
+      add(cases, {.d = d, .h = 2, .G = 3, .b = 3, .n = 65, .codec = codec}, kMean);
+    }
+    add(cases, {.d = 64, .h = 2, .G = 3, .b = 3, .n = 65, .codec = codec, .rounds = 2});
+    add(cases, {.d = 64, .h = 2, .G = 3, .b = 3, .n = 65, .codec = codec, .vote = PKV_VOTE_TIER});
+  }
+}
+
+void add_counts(Cases& cases) {
+  for (const int64_t n : kLengths) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = n});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = n}, kMean);
+  }
+  for (const int32_t k : {0, 1, 33, 34, 100}) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.k = k, .ppm = 0});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.rank = PKV_RANK_MEAN, .k = k, .ppm = 1000000});
+  }
+  for (const int32_t b : kBatches) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = b, .n = 19});
+    add(cases, {.d = 24, .h = 2, .G = 2, .b = b, .n = 19, .codec = PKV_CODEC_POLAR4}, kMean);
+  }
+  add(cases, {.d = 64, .G = 2, .n = 3000}, {.k = 2048, .ppm = 1000000});
+  add(cases, {.d = 24, .G = 2, .n = 9000}, {.k = 100, .ppm = 50000});
+}
+
+void add_groups(Cases& cases) {
+  for (const int32_t G : {1, 2, 7, 8, 128}) {
+    add(cases, {.d = 64, .h = 2, .G = G, .b = 3, .n = 37});
+    add(cases, {.d = 64, .h = 2, .G = G, .b = 3, .n = 37}, kMean);
+  }
+  add(cases, {.d = 64, .h = 3, .G = 7, .b = 3, .codec = PKV_CODEC_POLAR4});
+}
+
+// 6.3, 6.4, norms, and results that are not wanted.
+void add_options(Cases& cases) {
+  for (const double share : {0.1, 0.5, 0.9, 1.0}) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 100}, {.k = 40, .share = share});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 100, .queries = "large"},
+        {.k = 40, .k_min = 4, .share = share});
+  }
+  for (const int32_t samples : {1, 7, 49, 50, 51, 64}) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 100, .keys = "one_nan"},
+        {.tail_samples = samples});
+  }
+  add(cases, {.d = 24, .G = 2, .n = 5000, .codec = PKV_CODEC_POLAR4}, {.ppm = 20000});
+  for (const int32_t codec : kCodecs) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec, .value_norm = 1, .values = "zero"},
+        {.weigh_norms = 1});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec, .value_norm = 1, .values = "zero"},
+        {.rank = PKV_RANK_MEAN, .weigh_norms = 1});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec},
+        {.wants_estimates = false, .wants_rest = false});
+  }
+  add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.wants_estimates = false});
+  add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .value_norm = 1});
+  for (const float scale : {1.0F, 1e-3F, 1e6F}) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.scale = scale});
+  }
+}
+
+void add_numbers(Cases& cases) {
+  for (const Layout layout : kLayouts) {
+    add(cases, {.d = 72, .h = 2, .G = 3, .b = 3, .layout = layout}, kMean);
+  }
+  for (const pkv_dtype dtype : {PKV_DTYPE_F16, PKV_DTYPE_BF16}) {
+    add(cases, {.h = 2, .G = 4, .b = 3, .dtype = dtype, .query_dtype = dtype});
+    add(cases, {.h = 2, .G = 4, .b = 3, .dtype = dtype, .query_dtype = dtype}, kMean);
+  }
+  for (const char* queries : {"zero", "minus_zero", "denormal", "huge", "integers", "opposite",
+                              "one_nan", "one_inf", "sum_overflow", "large"}) {
+    for (const int32_t codec : {PKV_CODEC_SCALAR4, PKV_CODEC_POLAR4}) {
+      add(cases, {.d = 64, .h = 2, .G = 4, .b = 3, .codec = codec, .queries = queries});
+    }
+    add(cases, {.d = 64, .h = 2, .G = 4, .b = 3, .queries = queries}, kMean);
+  }
+  // Equal scores; estimates beyond +-1e30.
+  for (const char* keys :
+       {"duplicates", "equal", "integers", "mixed", "one_nan", "all_bad", "huge", "aligned"}) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 97, .keys = keys});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 97, .keys = keys}, kMean);
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 97, .codec = PKV_CODEC_POLAR4, .keys = keys});
+  }
+  for (const int32_t codec : kCodecs) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec, .keys = "huge", .queries = "huge"},
+        kMean);
+    add(cases, {.d = 512, .h = 2, .G = 2, .b = 3, .codec = codec, .keys = "aligned"}, kMean);
+  }
+}
+
+}  // namespace
+
+void add_rerank_cases(Cases& cases) {
+  add_widths(cases);
+  add_counts(cases);
+  add_groups(cases);
+  add_options(cases);
+  add_numbers(cases);
+}
+
+}  // namespace pkv::conformance

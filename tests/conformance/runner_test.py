@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""runner_test.py PKV_CONFORMANCE MUTANTS_LIBRARY
+
+The program itself: names, filters, shards, exit codes, reports.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+
+PROGRAM, MUTANTS = sys.argv[1], str(Path(sys.argv[2]).resolve())
+GOLDEN = Path(__file__).resolve().parent / "golden"
+FAST = "select/levels/*"
+
+
+def run(*arguments, mutant=""):
+    environment = dict(os.environ, PKV_CONFORMANCE_MUTANT=mutant)
+    return subprocess.run(
+        [PROGRAM, *arguments], capture_output=True, text=True, env=environment, errors="replace"
+    )
+
+
+def listed(*arguments):
+    done = run("--list", *arguments)
+    assert done.returncode == 0 and done.stderr == "", done
+    return done.stdout.splitlines()
+
+
+def test_names():
+    names = listed()
+    assert len(names) == len(set(names)) > 600
+    assert all(re.fullmatch(r"[a-z]+/[a-z0-9_/.+-]+", name) for name in names), names
+    stages = {name.partition("/")[0] for name in names}
+    assert stages >= set("fit encode store vote select rerank fetch attend step golden".split())
+    for batch in (1, 3, 7, 8, 9, 33):
+        for stage in ("encode", "vote", "select", "rerank", "fetch", "attend"):
+            assert any(n.startswith(stage) and n.endswith(f"/b{batch}") for n in names), (
+                stage,
+                batch,
+            )
+
+
+def test_filter():
+    names = listed()
+    assert listed("--filter", "vote/graded/*") == [n for n in names if n.startswith("vote/graded/")]
+    assert listed("--filter", "*/b33") == [n for n in names if n.endswith("/b33")]
+    assert listed("--filter=" + names[7]) == [names[7]]
+    assert listed("--filter", names[7][:-1] + "?") == [n for n in names if n[:-1] == names[7][:-1]]
+
+
+def test_shards_partition_the_cases():
+    shards = [listed("--filter", FAST, "--shard", f"{i}/4") for i in (1, 2, 3, 4)]
+    assert sorted(sum(shards, [])) == sorted(listed("--filter", FAST))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    assert run("--list", "--filter", listed()[0], "--shard", "2/2").returncode == 0
+
+
+def test_wrong_use():
+    for arguments in (
+        [],
+        ["--backend"],
+        ["--backend="],
+        ["--backend", "cpu_ref", "--filters", "x"],
+        ["--backend", "cpu_ref", "--filter", "no/such/case"],
+        ["--backend", "cpu_ref", "--seed", "one"],
+        ["--backend", "cpu_ref", "--seed", "-1"],
+        ["--backend", "cpu_ref", "--shard", "0/2"],
+        ["--backend", "cpu_ref", "--shard", "3/2"],
+        ["--backend", "cpu_ref", "--shard", "2"],
+        ["cpu_ref"],
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2 and done.stderr and not done.stdout, (arguments, done)
+
+
+def test_backend_not_there():
+    for backend in ("no_such", "./no_such.so", __file__):
+        done = run("--backend", backend)
+        assert done.returncode == 4 and Path(backend).name in done.stderr, done
+    done = run("--backend", MUTANTS, mutant="?")  # refuses to be loaded
+    assert done.returncode == 4 and "mutants:" in done.stderr, done
+
+
+def test_help():
+    for option in ("--help", "--version"):
+        done = run(option)
+        assert done.returncode == 0 and "pkv-conformance" in done.stdout
+
+
+def test_closing_line():
+    count = len(listed("--filter", FAST))
+    done = run("--backend", "cpu_ref", "--filter", FAST)
+    assert done.returncode == 0, done
+    assert done.stdout.splitlines()[-1] == f"{count} passed, 0 failed, 0 skipped"
+    done = run("--backend", "cpu_ref", "--filter", "golden/signs/*")
+    assert "compared with golden vectors: 16 cases" in done.stdout, done
+
+
+def test_failure_says_how_to_repeat_it():
+    done = run("--backend", MUTANTS, "--filter", "vote/graded/*", "--seed", "5", mutant="vote_ulp")
+    assert done.returncode == 1, done
+    head, text, command = done.stdout.split("FAILED")[1].splitlines()[:3]
+    assert re.search(
+        r"first \[\d+\]: expected .* \(0x[0-9a-f]{8}\), got .* \(0x[0-9a-f]{8}\)", text
+    )
+    assert command.split() == [
+        "pkv-conformance", "--backend", MUTANTS, "--seed", "5", "--filter", head.strip()
+    ]  # fmt: skip
+    again = run(*command.split()[1:], mutant="vote_ulp")
+    assert again.returncode == 1 and text in again.stdout, again
+    assert again.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_seed_changes_the_numbers():
+    def failure(seed):
+        case = listed("--filter", "vote/graded/*")[0]
+        done = run("--backend", MUTANTS, "--filter", case, "--seed", seed, mutant="vote_ulp")
+        return done.stdout.split("FAILED")[1].splitlines()[1]
+
+    assert failure("1") == failure("1") != failure("2")
+
+
+def test_json():
+    done = run("--backend", "cpu_ref", "--filter", FAST, "--json")
+    report = json.loads(done.stdout)
+    assert [case["name"] for case in report["cases"]] == listed("--filter", FAST)
+    assert report["passed"] == len(report["cases"]) and report["failed"] == 0
+    assert {case["class"] for case in report["cases"]} == {"exact"}
+    assert done.stderr.rstrip().endswith("0 skipped")
+
+
+def test_junit_is_xml_whatever_the_texts():
+    with tempfile.TemporaryDirectory() as folder:
+        odd = Path(folder) / "a&b <\"c'd\u00e9>"
+        odd.mkdir()
+        library = shutil.copy(MUTANTS, odd / "pariskv_backend_m.so")
+        junit = odd / "out.xml"
+        done = run("--backend", library, "--filter", FAST, "--junit", junit,
+                   mutant="select_larger_position")  # fmt: skip
+        assert done.returncode == 1, done
+        suite = xml.etree.ElementTree.parse(junit).getroot()
+        cases = suite.findall("testcase")
+        failures = suite.findall("testcase/failure")
+        assert int(suite.get("tests")) == len(cases) == len(listed("--filter", FAST))
+        assert int(suite.get("failures")) == len(failures) > 0
+        assert "a&b <\"c'" in failures[0].text.replace("'\\''", "'"), failures[0].text
+        assert cases[0].get("classname") == "conformance.select"
+        done = run("--backend", "cpu_ref", "--filter", FAST, "--junit", odd / "gone" / "out.xml")
+        assert done.returncode == 5 and "out.xml" in done.stderr, done
+
+
+def test_golden_folder():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        assert run("--golden", name, "--list").returncode == 5  # nothing there
+        assert run("--golden", folder / "gone", "--list").returncode == 5
+        for path in GOLDEN.glob("*.json"):
+            shutil.copy(path, folder)
+        case = "golden/vote/scalar4/d128"
+        assert run("--backend", "cpu_ref", "--golden", name, "--filter", case).returncode == 0
+        text = (folder / "scalar4.json").read_text()
+        at = text.index('"votes":"', text.index('"scalar4/d128"')) + len('"votes":"')
+        changed = "1" if text[at] == "0" else "0"
+        (folder / "scalar4.json").write_text(text[:at] + changed + text[at + 1 :])
+        done = run("--backend", "cpu_ref", "--golden", name, "--filter", case)
+        assert done.returncode == 1 and "votes of row 0: 1 of 16 differ, first [0]" in done.stdout
+        (folder / "scalar4.json").write_text("{")
+        done = run("--backend", "cpu_ref", "--golden", name)
+        assert done.returncode == 5 and "scalar4.json" in done.stderr, done
+
+
+def main():
+    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+    for name, test in tests:
+        test()
+        print(f"{name}: ok")
+    assert len(tests) == 12, len(tests)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+#include "tests/conformance/vote_stage.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace pkv::conformance {
+
+VoteInput vote_input(const World& world) {
+  VoteInput input;
+  input.queries = world.query_tensor();
+  input.batch = world.batch();
+  input.batch.max_length += 2;
+  input.query_heads = world.setup().hq();
+  input.votes_stride = input.batch.max_length + 3;
+  return input;
+}
+
+Votes run_vote(const Place& place, uint8_t fill, const Codec& codec, const Zone& zone,
+               const VoteInput& input) {
+  Session session(place, fill);
+  const int64_t rows = input.batch.size() * codec.heads();
+  pkv_vote_args args = {};
+  args.struct_size = sizeof args;
+  args.query_heads = input.query_heads;
+  args.vote_group = input.vote_group;
+  args.rho_of = input.rho_of;
+  args.codec = put_codec(session, codec);
+  args.batch = put_batch(session, input.batch);
+  args.queries = session.in("queries", input.queries);
+  args.store = put_store(session, codec, zone, /*may_change=*/false);
+  args.occupancy = session.in("occupancy", zone.occupancy);
+  args.votes = session.out<float>("votes", rows * input.votes_stride);
+  args.votes_stride = input.votes_stride;
+  session.finish("pkv_stage_vote_sync", pkv_stage_vote_sync(place.device(), place.stream(), &args));
+  return {session.read_rows("votes", args.votes, input.votes_stride,
+                            input.batch.lengths_of_rows(codec.heads()))};
+}
+
+pkv_candidate_rule share_rule(int64_t ppm, int32_t k) {
+  pkv_candidate_rule rule = {};
+  rule.below[0] = INT64_MAX;
+  rule.ppm[0] = ppm;
+  rule.k = k;
+  rule.steps = 1;
+  return rule;
+}
+
+SelectInput select_input(const Rows<float>& votes, const std::vector<int64_t>& lengths,
+                         int32_t heads, const pkv_candidate_rule& rule) {
+  SelectInput input;
+  input.lengths = lengths;
+  input.heads = heads;
+  input.votes = votes;
+  input.rule = rule;
+  for (const int64_t length : lengths) input.max_length = std::max(input.max_length, length);
+  input.votes_stride = input.max_length + 5;
+  // The most of any length up to the longest: a schedule may ask for fewer of more keys.
+  for (int64_t n = 0; n <= input.max_length; ++n) {
+    int64_t count = 0;
+    require("pkv_candidate_count", pkv_candidate_count(&rule, n, &count));
+    input.candidates_stride = std::max(input.candidates_stride, count + 3);
+  }
+  return input;
+}
+
+Candidates run_select(const Place& place, uint8_t fill, const SelectInput& input) {
+  Session session(place, fill);
+  const auto rows = static_cast<int64_t>(input.votes.size());
+  std::vector<float> votes(static_cast<size_t>(rows * input.votes_stride),
+                           std::numeric_limits<float>::infinity());
+  for (size_t r = 0; r < input.votes.size(); ++r) {
+    std::copy(input.votes[r].begin(), input.votes[r].end(),
+              votes.begin() + static_cast<int64_t>(r) * input.votes_stride);
+  }
+  pkv_select_args args = {};
+  args.struct_size = sizeof args;
+  args.kv_heads = input.heads;
+  args.batch.batch = static_cast<int32_t>(input.lengths.size());
+  args.batch.lengths = session.in("lengths", input.lengths);
+  args.batch.max_length = input.max_length;
+  args.rule = input.rule;
+  args.votes = session.in("votes", votes);
+  args.votes_stride = input.votes_stride;
+  args.candidates = session.out<int32_t>("candidates", rows * input.candidates_stride);
+  args.candidates_stride = input.candidates_stride;
+  args.candidate_counts = session.out<int32_t>("candidate_counts", rows);
+  session.finish("pkv_stage_select_sync",
+                 pkv_stage_select_sync(place.device(), place.stream(), &args));
+  const std::vector<int64_t> whole(static_cast<size_t>(rows), input.candidates_stride);
+  return {session.read_rows("candidates", args.candidates, input.candidates_stride, whole),
+          session.read(args.candidate_counts, rows)};
+}
+
+}  // namespace pkv::conformance
