@@ -1,0 +1,251 @@
+// pariskv eval: methods against full attention on traces. docs/cli.md says what each figure means.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "nlohmann/json.hpp"
+#include "tools/commands.h"
+#include "tools/eval_options.h"
+#include "tools/interrupt.h"
+#include "tools/judge.h"
+#include "tools/progress.h"
+#include "tools/table.h"
+
+namespace pkv::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// One line of the result.
+struct Result {
+  std::string trace;
+  std::string method;
+  int64_t n = 0;
+  int64_t k = 0;
+  std::optional<double> candidates;  // a share
+  std::optional<double> candidate_recall;
+  std::optional<double> recall;
+  double mass = 0;
+  double error = 0;
+  double bytes_per_key = 0;
+  double microseconds = 0;
+};
+
+// One method, once per seed where seeds matter, judged on one trace.
+struct Entrant {
+  std::string name;
+  std::vector<std::unique_ptr<Method>> methods;
+  Judge judge;  // over all seeds
+};
+
+// Judged queries in ascending order of their positions.
+std::vector<int64_t> judged_queries(const Trace& trace, int64_t fit_queries) {
+  std::vector<int64_t> queries(static_cast<size_t>(trace.query_count() - fit_queries));
+  std::iota(queries.begin(), queries.end(), fit_queries);
+  std::stable_sort(queries.begin(), queries.end(), [&](int64_t a, int64_t b) {
+    return trace.positions[static_cast<size_t>(a)] < trace.positions[static_cast<size_t>(b)];
+  });
+  return queries;
+}
+
+absl::StatusOr<std::unique_ptr<Method>> create_method(const Engine& engine, const Trace& trace,
+                                                      const EvalOptions& options,
+                                                      const std::string& name,
+                                                      const std::string& seed,
+                                                      const Setting& setting) {
+  if (name == "exact") return create_dense(engine, trace, DenseKind::kExact, setting);
+  if (name == "full") return create_dense(engine, trace, DenseKind::kFull, setting);
+  if (name == "streaming") return create_dense(engine, trace, DenseKind::kStreaming, setting);
+  return create_retrieval(engine, trace, name, options.values(name, seed), setting);
+}
+
+absl::StatusOr<std::vector<Entrant>> create_entrants(const Engine& engine, const Trace& trace,
+                                                     const EvalOptions& options,
+                                                     const Setting& setting) {
+  std::vector<Entrant> entrants;
+  for (const std::string& name : options.methods) {
+    Entrant entrant;
+    entrant.name = name;
+    const bool has_seeds = name == "paper" || name == "default";
+    const size_t count = has_seeds ? options.seeds.size() : 1;
+    for (size_t i = 0; i < count; ++i) {
+      CLI_RETURN_IF_ERROR(check_interrupt());
+      CLI_ASSIGN_OR_RETURN(auto method,
+                           create_method(engine, trace, options, name, options.seeds[i], setting));
+      entrant.methods.push_back(std::move(method));
+    }
+    entrants.push_back(std::move(entrant));
+  }
+  return entrants;
+}
+
+// The share that was asked for; with auto, what the vote kept.
+absl::StatusOr<std::optional<double>> candidate_share(const Entrant& entrant,
+                                                      const EvalOptions& options) {
+  if (entrant.name == "exact" || entrant.name == "full") return std::optional(1.0);
+  if (entrant.name == "streaming") return std::optional(0.0);
+  CLI_ASSIGN_OR_RETURN(const Config config,
+                       make_config(entrant.name, options.values(entrant.name, "0")));
+  CLI_ASSIGN_OR_RETURN(const std::string text, config_value(config.get(), "candidates"));
+  if (text == "auto") return entrant.judge.candidate_share();
+  CLI_ASSIGN_OR_RETURN(const double share, parse_real("candidates", text, 0, 1));
+  return std::optional(share);
+}
+
+absl::StatusOr<Result> result_of(const Trace& trace, const Entrant& entrant,
+                                 const EvalOptions& options) {
+  Result result;
+  result.trace = trace.name;
+  result.method = entrant.name;
+  result.n = trace.tokens();
+  result.k = options.k;
+  CLI_ASSIGN_OR_RETURN(result.candidates, candidate_share(entrant, options));
+  result.candidate_recall = entrant.judge.candidate_recall();
+  result.recall = entrant.judge.recall();
+  result.mass = entrant.judge.mass();
+  result.error = entrant.judge.error();
+  result.bytes_per_key = static_cast<double>(entrant.methods.front()->bytes_per_key());
+  result.microseconds = entrant.judge.microseconds();
+  return result;
+}
+
+absl::StatusOr<Setting> setting_of(const Trace& trace, const EvalOptions& options,
+                                   const std::vector<int64_t>& queries) {
+  Setting setting;
+  setting.sink = options.sink;
+  setting.local = options.local;
+  setting.fit_queries = options.fit_queries;
+  const int64_t fit = std::max<int64_t>(options.fit_queries, 1) - 1;
+  setting.fit_position = trace.positions[static_cast<size_t>(fit)];
+  setting.last_position = trace.positions[static_cast<size_t>(queries.back())];
+  return setting;
+}
+
+absl::StatusOr<std::vector<Result>> evaluate(const Engine& engine, const EvalOptions& options,
+                                             const std::string& path) {
+  CLI_ASSIGN_OR_RETURN(const Trace trace, load_trace(engine, path));
+  if (options.fit_queries >= trace.query_count()) {
+    return usage_error("--fit-queries={}: accepted are 0..{}, below the {} queries of {}",
+                       options.fit_queries, trace.query_count() - 1, trace.query_count(), path);
+  }
+  const std::vector<int64_t> queries = judged_queries(trace, options.fit_queries);
+  CLI_ASSIGN_OR_RETURN(const Setting setting, setting_of(trace, options, queries));
+  CLI_ASSIGN_OR_RETURN(auto entrants, create_entrants(engine, trace, options, setting));
+  Progress progress(trace.name, static_cast<int64_t>(queries.size()));
+  for (const int64_t query : queries) {
+    const Regions regions =
+        regions_at(trace.positions[static_cast<size_t>(query)], setting.sink, setting.local);
+    const Exact exact = attend_exactly(trace, query, regions, options.k);
+    for (Entrant& entrant : entrants) {
+      for (const auto& method : entrant.methods) {
+        CLI_RETURN_IF_ERROR(check_interrupt());
+        CLI_ASSIGN_OR_RETURN(const Answer answer, method->answer(query, exact));
+        entrant.judge.add(trace, exact, answer);
+      }
+    }
+    progress.advance();
+  }
+  std::vector<Result> results;
+  for (const Entrant& entrant : entrants) {
+    CLI_ASSIGN_OR_RETURN(Result result, result_of(trace, entrant, options));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+Json number(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
+
+std::string as_json(const std::vector<Result>& results) {
+  Json list = Json::array();
+  for (const Result& result : results) {
+    list.push_back({{"trace", result.trace},
+                    {"method", result.method},
+                    {"n", result.n},
+                    {"k", result.k},
+                    {"candidates", number(result.candidates)},
+                    {"candidate_recall", number(result.candidate_recall)},
+                    {"recall", number(result.recall)},
+                    {"mass", result.mass},
+                    {"error", result.error},
+                    {"bytes_per_key", result.bytes_per_key},
+                    {"microseconds", result.microseconds}});
+  }
+  return Json{{"results", list}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// One more line per method: means over the traces.
+std::vector<Result> means_of(const std::vector<Result>& results) {
+  std::vector<Result> means;
+  for (const Result& result : results) {
+    if (std::any_of(means.begin(), means.end(),
+                    [&](const Result& mean) { return mean.method == result.method; })) {
+      continue;
+    }
+    Mean n, candidates, candidate_recall, recall, mass, error, bytes, microseconds;
+    const auto add = [](Mean& mean, std::optional<double> value) {
+      if (value) mean.add(*value);
+    };
+    for (const Result& other : results) {
+      if (other.method != result.method) continue;
+      n.add(static_cast<double>(other.n));
+      add(candidates, other.candidates);
+      add(candidate_recall, other.candidate_recall);
+      add(recall, other.recall);
+      mass.add(other.mass);
+      error.add(other.error);
+      bytes.add(other.bytes_per_key);
+      microseconds.add(other.microseconds);
+    }
+    means.push_back({"mean", result.method, std::llround(n.value().value_or(0)), result.k,
+                     candidates.value(), candidate_recall.value(), recall.value(),
+                     mass.value().value_or(0), error.value().value_or(0), bytes.value().value_or(0),
+                     microseconds.value().value_or(0)});
+  }
+  return means;
+}
+
+std::string as_table(const std::vector<Result>& results, size_t traces) {
+  Table table({"trace", "method", "n", "k", "candidates", "cand. recall", "recall", "mass", "error",
+               "B/key", "us/query"},
+              2);
+  std::vector<Result> lines = results;
+  if (traces > 1) {
+    const std::vector<Result> means = means_of(results);
+    lines.insert(lines.end(), means.begin(), means.end());
+  }
+  for (const Result& line : lines) {
+    table.add({line.trace, line.method, grouped(line.n), grouped(line.k), percent(line.candidates),
+               decimal(line.candidate_recall, 3), decimal(line.recall, 3), decimal(line.mass, 3),
+               decimal(line.error, 4), decimal(line.bytes_per_key, 0),
+               grouped(std::llround(line.microseconds))});
+  }
+  return table.text();
+}
+
+bool is_below(const std::vector<Result>& results, double min_recall) {
+  return std::any_of(results.begin(), results.end(), [&](const Result& result) {
+    return result.method == "default" && result.recall && *result.recall < min_recall;
+  });
+}
+
+}  // namespace
+
+Outcome run_eval(const Arguments& arguments) {
+  EvalOptions options;
+  CLI_ASSIGN_OR_RETURN(const bool is_parsed, parse_eval(arguments, options));
+  if (!is_parsed) return kDone;
+  CLI_ASSIGN_OR_RETURN(const auto engine, Engine::open(options.common));
+  std::vector<Result> results;
+  for (const std::string& path : options.traces) {
+    CLI_ASSIGN_OR_RETURN(const auto of_trace, evaluate(*engine, options, path));
+    results.insert(results.end(), of_trace.begin(), of_trace.end());
+  }
+  CLI_RETURN_IF_ERROR(write_output(options.output, options.common.is_json
+                                                       ? as_json(results)
+                                                       : as_table(results, options.traces.size())));
+  return is_below(results, options.min_recall) ? kBelow : kDone;
+}
+
+}  // namespace pkv::cli
