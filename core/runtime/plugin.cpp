@@ -25,24 +25,22 @@ struct Slot {
 };
 #define PKV_SLOT(field) \
   { #field, offsetof(pkv_backend, field) }
-#define PKV_STAGE(stage) \
-  PKV_SLOT(stage.supports), PKV_SLOT(stage.scratch_bytes), PKV_SLOT(stage.run)
 constexpr Slot kSlots[] = {
-    PKV_SLOT(device_count),    PKV_SLOT(device_info),
-    PKV_SLOT(device_open),     PKV_SLOT(device_close),
-    PKV_SLOT(memory_alloc),    PKV_SLOT(memory_free),
-    PKV_SLOT(memory_copy),     PKV_SLOT(memory_fill),
-    PKV_SLOT(stream_create),   PKV_SLOT(stream_wrap),
-    PKV_SLOT(stream_destroy),  PKV_SLOT(stream_sync),
-    PKV_SLOT(event_create),    PKV_SLOT(event_destroy),
-    PKV_SLOT(event_record),    PKV_SLOT(event_wait),
-    PKV_SLOT(store_row_bytes), PKV_SLOT(store_import),
-    PKV_SLOT(store_export),    PKV_STAGE(fit),
-    PKV_STAGE(encode),         PKV_STAGE(vote),
-    PKV_STAGE(select),         PKV_STAGE(rerank),
-    PKV_STAGE(fetch),          PKV_STAGE(attend),
+    PKV_SLOT(device_count), PKV_SLOT(device_info),     PKV_SLOT(device_open),
+    PKV_SLOT(device_close), PKV_SLOT(memory_alloc),    PKV_SLOT(memory_free),
+    PKV_SLOT(memory_copy),  PKV_SLOT(memory_fill),     PKV_SLOT(stream_create),
+    PKV_SLOT(stream_wrap),  PKV_SLOT(stream_destroy),  PKV_SLOT(stream_sync),
+    PKV_SLOT(event_create), PKV_SLOT(event_destroy),   PKV_SLOT(event_record),
+    PKV_SLOT(event_wait),   PKV_SLOT(store_row_bytes), PKV_SLOT(store_import),
+    PKV_SLOT(store_export), PKV_SLOT(fit.supports),    PKV_SLOT(fit.scratch_bytes),
+    PKV_SLOT(fit.run),      PKV_SLOT(encode.supports), PKV_SLOT(encode.scratch_bytes),
+    PKV_SLOT(encode.run),   PKV_SLOT(vote.supports),   PKV_SLOT(vote.scratch_bytes),
+    PKV_SLOT(vote.run),     PKV_SLOT(select.supports), PKV_SLOT(select.scratch_bytes),
+    PKV_SLOT(select.run),   PKV_SLOT(rerank.supports), PKV_SLOT(rerank.scratch_bytes),
+    PKV_SLOT(rerank.run),   PKV_SLOT(fetch.supports),  PKV_SLOT(fetch.scratch_bytes),
+    PKV_SLOT(fetch.run),    PKV_SLOT(attend.supports), PKV_SLOT(attend.scratch_bytes),
+    PKV_SLOT(attend.run),
 };
-#undef PKV_STAGE
 #undef PKV_SLOT
 static_assert(sizeof(kSlots) / sizeof(Slot) * sizeof(void (*)()) ==
                   sizeof(pkv_backend) - offsetof(pkv_backend, device_count),

@@ -1,4 +1,5 @@
 /* Handles: what was made from another object keeps that alive, in whatever order they go. */
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ static void test_reverse_order(void) {
   CHECK(strcmp(pkv_device_backend(device), "cpu_ref") == 0);
   CHECK_OK(pkv_stream_create(device, &stream));
   CHECK_OK(pkv_stream_wrap(device, 0, &borrowed));
+  pkv_stream_destroy(borrowed);
   CHECK_FAILS(pkv_stream_wrap(device, 1, &borrowed), PKV_INVALID_ARGUMENT, "cpu_ref");
   CHECK(borrowed == NULL);
   CHECK_OK(pkv_event_create(device, &event));
@@ -52,6 +54,37 @@ static void test_memory(void) {
   /* `kept` goes with the device. */
   pkv_device_close(device);
   pkv_device_close(other);
+  pkv_runtime_destroy(runtime);
+}
+
+static void *allocate_and_free(void *user) {
+  int i;
+  for (i = 0; i < 200; ++i) {
+    void *data = NULL;
+    if (pkv_device_alloc(user, PKV_ALLOC_HOST, 64, &data) != PKV_OK) return user;
+    if (pkv_device_free(user, data) != PKV_OK) return user;
+  }
+  return NULL;
+}
+
+/* Memory of one device from several threads at once. */
+static void test_memory_threads(void) {
+  enum { THREADS = 4 };
+  pthread_t threads[THREADS];
+  pkv_runtime *runtime = NULL;
+  pkv_device *device = NULL;
+  int i;
+  CHECK_OK(pkv_runtime_create(NULL, &runtime));
+  CHECK_OK(pkv_device_open(runtime, "cpu_ref", 0, &device));
+  for (i = 0; i < THREADS; ++i) {
+    CHECK(pthread_create(&threads[i], NULL, allocate_and_free, device) == 0);
+  }
+  for (i = 0; i < THREADS; ++i) {
+    void *failed = device;
+    CHECK(pthread_join(threads[i], &failed) == 0);
+    CHECK(failed == NULL);
+  }
+  pkv_device_close(device);
   pkv_runtime_destroy(runtime);
 }
 
@@ -96,6 +129,7 @@ static void test_texts(void) {
 void test_handles(void) {
   test_reverse_order();
   test_memory();
+  test_memory_threads();
   test_events_of_other_devices();
   test_texts();
 }

@@ -18,13 +18,17 @@ namespace {
 long fail_at = 0;  // counts down; 0: allocations succeed
 bool has_failed = false;
 
-void* allocate(std::size_t size, std::size_t alignment) {
+void* allocate_or_null(std::size_t size, std::size_t alignment) noexcept {
   if (fail_at > 0 && --fail_at == 0) {
     has_failed = true;
-    throw std::bad_alloc();
+    return nullptr;
   }
   const std::size_t whole = (size + alignment) / alignment * alignment;
-  void* data = std::aligned_alloc(alignment, whole);
+  return std::aligned_alloc(alignment, whole);
+}
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  void* data = allocate_or_null(size, alignment);
   if (data == nullptr) throw std::bad_alloc();
   return data;
 }
@@ -39,6 +43,18 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
 }
 void* operator new[](std::size_t size, std::align_val_t alignment) {
   return allocate(size, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return allocate_or_null(size, alignof(std::max_align_t));
+}
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return allocate_or_null(size, alignof(std::max_align_t));
+}
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return allocate_or_null(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return allocate_or_null(size, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete[](void* data) noexcept { std::free(data); }

@@ -3,9 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/base/text.h"
@@ -143,6 +147,48 @@ TEST_CASE("event: stream and event belong to one device") {
   CHECK(event->wait(*stream).ok());
   CHECK(foreign->record(*stream).code() == absl::StatusCode::kInvalidArgument);
   CHECK(foreign->wait(*stream).code() == absl::StatusCode::kInvalidArgument);
+}
+
+void count_line(void* user, int32_t, const char*) { ++*static_cast<std::atomic<int>*>(user); }
+
+TEST_CASE("registry, device: const use from several threads, also while the registry goes") {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 20;
+  const Folder folder;
+  folder.add("fake");
+  std::atomic<int> lines = 0;
+  auto created =
+      Registry::create({.backend_path = folder.path(), .log = count_line, .log_user = &lines});
+  REQUIRE(created.ok());
+  std::unique_ptr<Registry> registry = *std::move(created);
+  const auto shared = *registry->open_device("fake", 1);
+  std::atomic<int> failures = 0;
+  const auto work = [&] {
+    for (int i = 0; i < kRounds; ++i) {
+      const auto device = registry->open_device("fake", 0);
+      const auto stream = Stream::create(shared);
+      const auto buffer = Buffer::create(*device, PKV_MEMORY_HOST, 300);
+      if (!device.ok() || !stream.ok() || !buffer.ok() || !stream->sync().ok()) ++failures;
+      if (registry->open_device("fake", 9).ok()) ++failures;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(failures == 0);
+  CHECK(lines >= kThreads * kRounds);
+
+  // The sink is not called any more once the registry is gone, whatever devices still do.
+  std::atomic<bool> is_gone = false;
+  std::thread late([&] {
+    while (!is_gone) shared->host().log(LogLevel::kInfo, "busy");
+  });
+  registry.reset();
+  const int before = lines;
+  shared->host().log(LogLevel::kInfo, "too late");
+  is_gone = true;
+  late.join();
+  CHECK(lines == before);
 }
 
 TEST_CASE("host: its memory is used again, never freed") {
