@@ -52,8 +52,8 @@ pkv_status pkv_codec_fit_sync(pkv_device* device, pkv_stream* stream, const pkv_
     PKV_REQUIRE(keys);
     PKV_RETURN_IF_ERROR(check_stream(*device, *stream));
     auto codec = std::make_unique<pkv_codec>();
-    PKV_ASSIGN_OR_RETURN(codec->codec, pkv::Codec::fit_sync(stream->stream, config->config, *keys,
-                                                            queries, values));
+    PKV_ASSIGN_OR_RETURN(
+        codec->codec, pkv::Codec::fit_sync(stream->stream, config->config, *keys, queries, values));
     *out = codec.release();
     return absl::OkStatus();
   });
@@ -76,8 +76,7 @@ pkv_status pkv_codec_import(pkv_device* device, const pkv_config* config,
     const int64_t sketch_dim = geometry.sketch_bits == 0 ? 0 : geometry.value_dim;
     PKV_RETURN_IF_ERROR(pkv::check_pointer("center", given.center, heads * geometry.head_dim));
     PKV_RETURN_IF_ERROR(pkv::check_pointer("balance", given.balance, heads * geometry.head_dim));
-    PKV_RETURN_IF_ERROR(
-        pkv::check_pointer("value_center", given.value_center, heads * sketch_dim));
+    PKV_RETURN_IF_ERROR(pkv::check_pointer("value_center", given.value_center, heads * sketch_dim));
     if (sketch_dim == 0) {
       PKV_RETURN_IF_ERROR(
           pkv::check_absent("value_center", given.value_center, "without a value sketch"));

@@ -36,8 +36,8 @@ pkv_status pkv_index_create(pkv_device* device, const pkv_codec* codec, int32_t 
     PKV_REQUIRE(device);
     PKV_REQUIRE(codec);
     auto index = std::make_unique<pkv_index>();
-    PKV_ASSIGN_OR_RETURN(index->index, pkv::Index::create(device->device, codec->codec, sequences,
-                                                          capacity));
+    PKV_ASSIGN_OR_RETURN(index->index,
+                         pkv::Index::create(device->device, codec->codec, sequences, capacity));
     *out = index.release();
     return absl::OkStatus();
   });
@@ -140,8 +140,7 @@ pkv_status pkv_index_load_sync(pkv_device* device, pkv_stream* stream, const cha
     PKV_REQUIRE(path);
     auto index = std::make_unique<pkv_index>();
     auto codec = std::make_unique<pkv_codec>();
-    PKV_ASSIGN_OR_RETURN(index->index,
-                         pkv::Index::load_sync(device->device, stream->stream, path));
+    PKV_ASSIGN_OR_RETURN(index->index, pkv::Index::load_sync(device->device, stream->stream, path));
     codec->codec = index->index->codec();
     *out_index = index.release();
     if (out_codec != nullptr) *out_codec = codec.release();

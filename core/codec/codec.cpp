@@ -207,8 +207,8 @@ absl::Status Codec::upload() {
   for (const Array& array : arrays) {
     if (array.numbers.empty() || !copied.ok()) continue;
     auto* target = piece<float>(buffer_, array.offset);
-    copied = stream.copy(target, array.numbers.data(),
-                         static_cast<int64_t>(array.numbers.size_bytes()));
+    copied =
+        stream.copy(target, array.numbers.data(), static_cast<int64_t>(array.numbers.size_bytes()));
     *array.target = target;
   }
   params_.geometry = &numbers_.geometry();
@@ -224,11 +224,10 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
                                                              const pkv_tensor* values) {
   PKV_ASSIGN_OR_RETURN(const int32_t heads, heads_of(keys));
   PKV_ASSIGN_OR_RETURN(const pkv_geometry geometry, config.geometry(heads));
-  PKV_ASSIGN_OR_RETURN(
-      const TensorView view,
-      check_tensor(*stream.device(), "keys", keys,
-                   {exactly("h", heads), at_least("n", 0), exactly("d", geometry.head_dim)},
-                   kFloatTypes));
+  PKV_ASSIGN_OR_RETURN(const TensorView view, check_tensor(*stream.device(), "keys", keys,
+                                                           {exactly("h", heads), at_least("n", 0),
+                                                            exactly("d", geometry.head_dim)},
+                                                           kFloatTypes));
   pkv_fit_args args{};
   args.struct_size = sizeof args;
   args.geometry = &geometry;
@@ -241,25 +240,23 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
     args.values = prefix_view(args.keys, geometry.value_dim, prefix_shape);
   } else if (geometry.sketch_bits != 0) {
     return absl::InvalidArgumentError(
-        str_cat("values=NULL, accepted: [h, n, dv], for the value sketch of ",
-                geometry.sketch_bits, " bits"));
+        str_cat("values=NULL, accepted: [h, n, dv], for the value sketch of ", geometry.sketch_bits,
+                " bits"));
   }
   std::vector<float> pivot(static_cast<std::size_t>(heads) *
                            static_cast<std::size_t>(geometry.head_dim));
   const auto dim = static_cast<std::size_t>(geometry.head_dim);
   for (int32_t head = 0; head < heads; ++head) {
-    PKV_RETURN_IF_ERROR(find_pivot(stream, view, head,
-                                   std::span(pivot).subspan(static_cast<std::size_t>(head) * dim,
-                                                            dim)));
+    PKV_RETURN_IF_ERROR(find_pivot(
+        stream, view, head, std::span(pivot).subspan(static_cast<std::size_t>(head) * dim, dim)));
   }
   PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, std::move(pivot)));
   const CodecOptions options = config.codec_options();
-  PKV_ASSIGN_OR_RETURN(const FittedParams fitted,
-                       params_from(geometry, std::move(sums), options));
+  PKV_ASSIGN_OR_RETURN(const FittedParams fitted, params_from(geometry, std::move(sums), options));
   std::span<const float> value_center = fitted.value_center;
   if (geometry.sketch_bits == 0) value_center = {};
-  PKV_ASSIGN_OR_RETURN(CodecParams numbers, CodecParams::create(geometry, fitted.center,
-                                                                fitted.balance, value_center));
+  PKV_ASSIGN_OR_RETURN(CodecParams numbers,
+                       CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
   return create(stream.device(), std::move(numbers), options);
 }
 

@@ -55,8 +55,8 @@ class Codec {
 };
 
 // The view of the first `value_dim` coordinates of keys, which are the values with v_source =
-// k_prefix. Strides are those of the keys, so they must be given. `shape` [ndim] is written and must
-// live as long as the view.
+// k_prefix. Strides are those of the keys, so they must be given. `shape` [ndim] is written and
+// must live as long as the view.
 pkv_tensor prefix_view(const pkv_tensor& keys, int32_t value_dim, int64_t* shape);
 
 }  // namespace pkv

@@ -18,8 +18,7 @@ namespace pkv {
 static_assert(std::endian::native == std::endian::little,
               ".pkv files are little-endian; this host would have to swap");
 
-inline constexpr std::array<uint8_t, 8> kFileMagic = {0x89, 'P',  'K',  'V',
-                                                      0x0d, 0x0a, 0x1a, 0x0a};
+inline constexpr std::array<uint8_t, 8> kFileMagic = {0x89, 'P', 'K', 'V', 0x0d, 0x0a, 0x1a, 0x0a};
 inline constexpr uint32_t kFileByteOrder = 0x01020304;
 inline constexpr uint32_t kFileVersion = format::kFormatVersion;
 inline constexpr int64_t kFileAlignment = 64;

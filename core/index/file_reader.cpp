@@ -20,9 +20,7 @@ namespace {
 
 constexpr int64_t kReadBytes = 1 << 16;
 
-std::string type_name(const SectionType& type) {
-  return quote({type.data(), type.size()});
-}
+std::string type_name(const SectionType& type) { return quote({type.data(), type.size()}); }
 
 // A product that cannot fit is larger than any section.
 int64_t bytes_of(std::initializer_list<int64_t> factors) {
@@ -34,15 +32,14 @@ int64_t bytes_of(std::initializer_list<int64_t> factors) {
 }
 
 absl::Status other(std::string_view path, std::string_view field, int64_t found, int64_t wanted) {
-  return absl::FailedPreconditionError(str_cat(path, ": ", field, " of the file=", found,
-                                               ", accepted: ", wanted));
+  return absl::FailedPreconditionError(
+      str_cat(path, ": ", field, " of the file=", found, ", accepted: ", wanted));
 }
 
 }  // namespace
 
 absl::Status SectionStream::read(void* target, int64_t bytes) {
-  PKV_RETURN_IF_ERROR(
-      file_->read(static_cast<int64_t>(section_.offset) + done_, target, bytes));
+  PKV_RETURN_IF_ERROR(file_->read(static_cast<int64_t>(section_.offset) + done_, target, bytes));
   checksum_.add(target, static_cast<std::size_t>(bytes));
   done_ += bytes;
   return absl::OkStatus();
@@ -50,9 +47,8 @@ absl::Status SectionStream::read(void* target, int64_t bytes) {
 
 absl::Status SectionStream::finish() const {
   if (checksum_.value() == section_.checksum) return absl::OkStatus();
-  return absl::DataLossError(str_cat(file_->path(), ": damaged: section ",
-                                     type_name(section_.type), " at offset ", section_.offset,
-                                     ": its checksum differs"));
+  return absl::DataLossError(str_cat(file_->path(), ": damaged: section ", type_name(section_.type),
+                                     " at offset ", section_.offset, ": its checksum differs"));
 }
 
 absl::Status PkvReader::damaged(std::string_view what) const {
@@ -148,15 +144,15 @@ absl::Status PkvReader::check_table(const FileHeader& header) {
     const int64_t end = offset + static_cast<int64_t>(section.bytes);
     const auto next = checked_round_up(end, kFileAlignment);
     if (!next || *next > file_.bytes()) {
-      return damaged(section.type, str_cat("the file ends at ", file_.bytes(),
-                                           ", within the zeros behind it"));
+      return damaged(section.type,
+                     str_cat("the file ends at ", file_.bytes(), ", within the zeros behind it"));
     }
     PKV_RETURN_IF_ERROR(check_zeros(end, *next));
     offset = *next;
   }
   if (offset == file_.bytes()) return absl::OkStatus();
-  return damaged(str_cat("the last section ends at offset ", offset, ", the file at ",
-                         file_.bytes()));
+  return damaged(
+      str_cat("the last section ends at offset ", offset, ", the file at ", file_.bytes()));
 }
 
 absl::Status PkvReader::check_zeros(int64_t begin, int64_t end) const {
@@ -219,15 +215,14 @@ absl::Status PkvReader::check_fields() const {
                           {"capacity", f.capacity, 1, format::kMaxTokens}};
   for (const Field& field : ranges) {
     if (field.value >= field.min && field.value <= field.max) continue;
-    return damaged(kGeometrySection, str_cat(field.name, "=", field.value, ", accepted: ",
-                                             field.min, "..", field.max));
+    return damaged(kGeometrySection, str_cat(field.name, "=", field.value,
+                                             ", accepted: ", field.min, "..", field.max));
   }
   const uint64_t levels = levels_checksum(f.codec, f.sketch_bits);
   if (f.levels == levels) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      str_cat(path(), ": levels of the file=", absl::StrFormat("%016x", f.levels),
-              ", accepted: ", absl::StrFormat("%016x", levels),
-              ": it was made with other tables of the quantiser"));
+  return absl::FailedPreconditionError(str_cat(
+      path(), ": levels of the file=", absl::StrFormat("%016x", f.levels), ", accepted: ",
+      absl::StrFormat("%016x", levels), ": it was made with other tables of the quantiser"));
 }
 
 // All but the planes, whose sizes follow from the lengths (check_numbers).
@@ -236,8 +231,8 @@ absl::Status PkvReader::check_sections() const {
   const int64_t sketch_dim = f.sketch_bits == 0 ? 0 : f.value_dim;
   const int64_t rows = bytes_of({f.sequences, f.kv_heads});  // at most 2^40
   PKV_RETURN_IF_ERROR(check_size(
-      kParamsSection,
-      bytes_of({f.kv_heads, 2 * int64_t{f.head_dim} + sketch_dim, sizeof(float)}), true));
+      kParamsSection, bytes_of({f.kv_heads, 2 * int64_t{f.head_dim} + sketch_dim, sizeof(float)}),
+      true));
   PKV_RETURN_IF_ERROR(
       check_size(kSequencesSection, bytes_of({f.sequences, sizeof(FileSequence)}), true));
   PKV_RETURN_IF_ERROR(check_size(kGoodCountsSection, bytes_of({rows, sizeof(int64_t)}), true));
@@ -294,8 +289,8 @@ absl::Status PkvReader::check_numbers() const {
                                                 ", accepted: 0..", f.capacity));
     }
     if ((sequence.flags & ~uint32_t{kSequenceLacksValues}) != 0 || sequence.reserved != 0) {
-      return damaged(kSequencesSection, str_cat("flags of sequence ", s, "=", sequence.flags,
-                                                ", accepted: 0 or 1"));
+      return damaged(kSequencesSection,
+                     str_cat("flags of sequence ", s, "=", sequence.flags, ", accepted: 0 or 1"));
     }
     tokens += sequence.length;
   }
@@ -308,13 +303,13 @@ absl::Status PkvReader::check_numbers() const {
   const auto odd = std::find_if(value_sums_.begin(), value_sums_.end(),
                                 [](double sum) { return !std::isfinite(sum); });
   if (odd != value_sums_.end()) {
-    return damaged(kValueSumsSection, str_cat("number ", odd - value_sums_.begin(), "=", *odd,
-                                              ", accepted: finite"));
+    return damaged(kValueSumsSection,
+                   str_cat("number ", odd - value_sums_.begin(), "=", *odd, ", accepted: finite"));
   }
   const auto planes = plane_bytes(geometry_);
   for (std::size_t p = 0; p < planes.size(); ++p) {
-    PKV_RETURN_IF_ERROR(check_size(kPlaneSections[p], bytes_of({tokens, f.kv_heads, planes[p]}),
-                                   planes[p] != 0));
+    PKV_RETURN_IF_ERROR(
+        check_size(kPlaneSections[p], bytes_of({tokens, f.kv_heads, planes[p]}), planes[p] != 0));
   }
   return absl::OkStatus();
 }

@@ -112,8 +112,8 @@ absl::Status InputFile::read(int64_t offset, void* target, int64_t bytes) const 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return file_error(path_, "reading", errno);
     if (got == 0) {
-      return absl::DataLossError(str_cat(path_, ": ends at offset ", offset, ", ", bytes,
-                                         " bytes are missing there"));
+      return absl::DataLossError(
+          str_cat(path_, ": ends at offset ", offset, ", ", bytes, " bytes are missing there"));
     }
     to += got;
     offset += got;
@@ -131,8 +131,8 @@ absl::StatusOr<OutputFile> OutputFile::create(const std::string& path, bool may_
   OutputFile output(path, may_overwrite);
   for (int i = 0; i < kTemporaryNames; ++i) {
     std::string temporary = str_cat(path, ".tmp-", ::getpid(), "-", i);
-    output.file_ = FileDescriptor(
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    output.file_ =
+        FileDescriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (output.file_.get() >= 0) {
       output.temporary_ = std::move(temporary);  // a copy could fail, and leave the file
       return output;

@@ -59,8 +59,7 @@ absl::Status PkvWriter::commit() {
   header.table_checksum = checksum(table.data(), table_bytes);
   header.header_checksum = checksum(&header, offsetof(FileHeader, header_checksum));
   PKV_RETURN_IF_ERROR(file_.write(0, &header, sizeof header));
-  PKV_RETURN_IF_ERROR(
-      file_.write(sizeof header, table.data(), static_cast<int64_t>(table_bytes)));
+  PKV_RETURN_IF_ERROR(file_.write(sizeof header, table.data(), static_cast<int64_t>(table_bytes)));
   return file_.commit(file_bytes_);
 }
 

@@ -59,8 +59,9 @@ absl::StatusOr<std::shared_ptr<Index>> Index::create(std::shared_ptr<const Devic
                                                      std::shared_ptr<const Codec> codec,
                                                      int32_t sequences, int64_t capacity) {
   if (codec->device() != device) {
-    return absl::InvalidArgumentError("codec belongs to another device, accepted: one made with "
-                                      "the device of the index");
+    return absl::InvalidArgumentError(
+        "codec belongs to another device, accepted: one made with "
+        "the device of the index");
   }
   PKV_ASSIGN_OR_RETURN(const IndexSizes sizes,
                        IndexSizes::create(*device, *codec, sequences, capacity));
@@ -157,15 +158,14 @@ absl::StatusOr<Index::AppendInput> Index::check_append(int32_t sequence, const p
     const pkv_tensor whole = key_view.tensor();
     int64_t shape[3];
     const pkv_tensor prefix = prefix_view(whole, g.value_dim, shape);
-    PKV_ASSIGN_OR_RETURN(
-        input.values,
-        check_tensor(*device_, "values", prefix,
-                     {exactly("h", g.kv_heads), exactly("t", tokens), exactly("dv", g.value_dim)},
-                     kFloatTypes));
+    PKV_ASSIGN_OR_RETURN(input.values, check_tensor(*device_, "values", prefix,
+                                                    {exactly("h", g.kv_heads), exactly("t", tokens),
+                                                     exactly("dv", g.value_dim)},
+                                                    kFloatTypes));
   } else if (g.sketch_bits != 0 || g.value_norm != 0) {
-    return absl::InvalidArgumentError(str_cat("values=NULL, accepted: [h, t, dv], since the codec has ",
-                                              g.sketch_bits != 0 ? "a value sketch"
-                                                                 : "value norms"));
+    return absl::InvalidArgumentError(
+        str_cat("values=NULL, accepted: [h, t, dv], since the codec has ",
+                g.sketch_bits != 0 ? "a value sketch" : "value norms"));
   }
   const int64_t room = sizes_.capacity - length(sequence);
   if (tokens > room) {
@@ -251,8 +251,7 @@ absl::Status Index::encode(const Stream& stream, int32_t sequence, int64_t begin
   const int64_t tokens = input.keys.extent(1);
   const auto* counts =
       reinterpret_cast<const int64_t*>(constants_.as<std::byte>() + sizes_.sequence_bytes);
-  std::byte* scratch =
-      workspace_.as<std::byte>() + sizes_.first_bad_bytes + sizes_.backup_bytes;
+  std::byte* scratch = workspace_.as<std::byte>() + sizes_.first_bad_bytes + sizes_.backup_bytes;
 
   pkv_encode_args args{};
   args.struct_size = sizeof args;
@@ -282,8 +281,8 @@ absl::Status Index::encode(const Stream& stream, int32_t sequence, int64_t begin
 }
 
 absl::Status Index::check_first_bad(const Stream& stream, int32_t sequence) const {
-  PKV_ASSIGN_OR_RETURN(const auto positions, read_back(stream, workspace_.as<int64_t>(),
-                                                       geometry().kv_heads));
+  PKV_ASSIGN_OR_RETURN(const auto positions,
+                       read_back(stream, workspace_.as<int64_t>(), geometry().kv_heads));
   int64_t first = -1;
   std::size_t head = 0;
   for (std::size_t i = 0; i < positions.size(); ++i) {
@@ -362,8 +361,7 @@ absl::Status Index::export_sync(const Stream& stream, int32_t sequence, int32_t 
   for (int64_t done = 0; done < count; done += piece) {
     const int64_t tokens = std::min(piece, count - done);
     PKV_RETURN_IF_ERROR(staged.export_row(stream, from, row, begin + done, tokens));
-    PKV_RETURN_IF_ERROR(
-        staged.copy_out(stream, planes_at(geometry(), out, done), tokens));
+    PKV_RETURN_IF_ERROR(staged.copy_out(stream, planes_at(geometry(), out, done), tokens));
     PKV_RETURN_IF_ERROR(stream.sync());
   }
   return stream.sync();

@@ -187,8 +187,7 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   }
   const std::vector<int64_t> lengths = lengths_of(sequences);
   PKV_ASSIGN_OR_RETURN(const auto good, read_back(stream, good_counts(), sizes_.rows));
-  PKV_ASSIGN_OR_RETURN(const auto sums,
-                       read_back(stream, value_sums(), sizes_.rows * g.value_dim));
+  PKV_ASSIGN_OR_RETURN(const auto sums, read_back(stream, value_sums(), sizes_.rows * g.value_dim));
   const FileGeometry fields = fields_of(*codec_, sizes_.sequences, sizes_.capacity);
   const CodecParams& numbers = codec_->numbers();
   const std::span<const float> params[] = {numbers.center(), numbers.balance(),
@@ -208,8 +207,8 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   PKV_ASSIGN_OR_RETURN(PkvWriter file, PkvWriter::create(path, may_overwrite, sections));
   PKV_RETURN_IF_ERROR(file.write(kGeometrySection, &fields, sizeof fields));
   for (const auto& array : params) {
-    PKV_RETURN_IF_ERROR(file.write(kParamsSection, array.data(),
-                                   static_cast<int64_t>(array.size_bytes())));
+    PKV_RETURN_IF_ERROR(
+        file.write(kParamsSection, array.data(), static_cast<int64_t>(array.size_bytes())));
   }
   PKV_RETURN_IF_ERROR(file.write(kSequencesSection, sequences.data(), size_bytes(sequences)));
   PKV_RETURN_IF_ERROR(file.write(kGoodCountsSection, good.data(), size_bytes(good)));
@@ -325,9 +324,9 @@ absl::StatusOr<std::shared_ptr<Index>> Index::load_sync(std::shared_ptr<const De
   PKV_ASSIGN_OR_RETURN(CodecParams numbers, file.params());
   PKV_ASSIGN_OR_RETURN(std::shared_ptr<const Codec> codec,
                        Codec::create(device, std::move(numbers), file.options()));
-  PKV_ASSIGN_OR_RETURN(std::shared_ptr<Index> index,
-                       create(std::move(device), std::move(codec), file.fields().sequences,
-                              file.fields().capacity));
+  PKV_ASSIGN_OR_RETURN(
+      std::shared_ptr<Index> index,
+      create(std::move(device), std::move(codec), file.fields().sequences, file.fields().capacity));
   PKV_RETURN_IF_ERROR(index->check_stream(stream));
   PKV_RETURN_IF_ERROR(index->read_content(stream, file));
   return index;
@@ -336,8 +335,8 @@ absl::StatusOr<std::shared_ptr<Index>> Index::load_sync(std::shared_ptr<const De
 absl::Status Index::restore_sync(const Stream& stream, const std::string& path) {
   PKV_RETURN_IF_ERROR(check_stream(stream));
   PKV_ASSIGN_OR_RETURN(const PkvReader file, PkvReader::open(path));
-  PKV_RETURN_IF_ERROR(compare_fields(path, file.fields(),
-                                     fields_of(*codec_, sizes_.sequences, sizes_.capacity)));
+  PKV_RETURN_IF_ERROR(
+      compare_fields(path, file.fields(), fields_of(*codec_, sizes_.sequences, sizes_.capacity)));
   PKV_ASSIGN_OR_RETURN(const CodecParams numbers, file.params());
   PKV_RETURN_IF_ERROR(compare_params(path, numbers, codec_->numbers()));
   // Work on the memory that is about to go.

@@ -79,8 +79,8 @@ absl::StatusOr<IndexSizes> IndexSizes::create(const Device& device, const Codec&
   s.sequences = sequences;
   s.capacity = capacity;
   s.chunk_tokens = std::min(capacity, kChunkTokens);
-  PKV_RETURN_IF_ERROR(device.call("store_row_bytes", device.backend().store_row_bytes, &g, capacity,
-                                  &s.row_bytes));
+  PKV_RETURN_IF_ERROR(
+      device.call("store_row_bytes", device.backend().store_row_bytes, &g, capacity, &s.row_bytes));
   PKV_ASSIGN_OR_RETURN(
       s.rows, checked_product("rows", {{"sequences", sequences}, {"kv_heads", g.kv_heads}}));
   const absl::StatusOr<int64_t> records =
@@ -103,17 +103,17 @@ absl::StatusOr<IndexSizes> IndexSizes::create(const Device& device, const Codec&
                        checked_product("value sums", {{"rows", s.rows},
                                                       {"value_dim", g.value_dim},
                                                       {"bytes", int64_t{sizeof(double)}}}));
-  PKV_ASSIGN_OR_RETURN(s.good_count_bytes,
-                       checked_product("good counts",
-                                       {{"rows", s.rows}, {"bytes", int64_t{sizeof(int64_t)}}}));
+  PKV_ASSIGN_OR_RETURN(
+      s.good_count_bytes,
+      checked_product("good counts", {{"rows", s.rows}, {"bytes", int64_t{sizeof(int64_t)}}}));
   s.length_bytes = int64_t{sequences} * int64_t{sizeof(int64_t)};
-  PKV_ASSIGN_OR_RETURN(s.sequence_bytes,
-                       padded_product("sequences", {{"sequences", sequences},
-                                                    {"bytes", int64_t{sizeof(int32_t)}}}));
+  PKV_ASSIGN_OR_RETURN(
+      s.sequence_bytes,
+      padded_product("sequences", {{"sequences", sequences}, {"bytes", int64_t{sizeof(int32_t)}}}));
   s.constant_bytes = s.sequence_bytes + (s.chunk_tokens + 1) * int64_t{sizeof(int64_t)};
-  PKV_ASSIGN_OR_RETURN(s.first_bad_bytes,
-                       padded_product("bad keys", {{"kv_heads", g.kv_heads},
-                                                   {"bytes", int64_t{sizeof(int64_t)}}}));
+  PKV_ASSIGN_OR_RETURN(
+      s.first_bad_bytes,
+      padded_product("bad keys", {{"kv_heads", g.kv_heads}, {"bytes", int64_t{sizeof(int64_t)}}}));
   // Each of the three sums is padded by itself.
   PKV_ASSIGN_OR_RETURN(s.backup_bytes,
                        checked_sum("backups", {{"occupancy", s.occupancy_bytes / sequences},
@@ -122,9 +122,10 @@ absl::StatusOr<IndexSizes> IndexSizes::create(const Device& device, const Codec&
                                                {"padding", 4 * kAlignment}}));
   s.backup_bytes -= s.backup_bytes % kAlignment;
   PKV_ASSIGN_OR_RETURN(s.encode_bytes, encode_scratch(device, codec, s.chunk_tokens));
-  PKV_ASSIGN_OR_RETURN(s.workspace_bytes, checked_sum("workspace", {{"first_bad", s.first_bad_bytes},
-                                                                    {"backup", s.backup_bytes},
-                                                                    {"encode", s.encode_bytes}}));
+  PKV_ASSIGN_OR_RETURN(s.workspace_bytes,
+                       checked_sum("workspace", {{"first_bad", s.first_bad_bytes},
+                                                 {"backup", s.backup_bytes},
+                                                 {"encode", s.encode_bytes}}));
   PKV_ASSIGN_OR_RETURN(s.total_bytes, checked_sum("index", {{"records", s.record_bytes},
                                                             {"occupancy", s.occupancy_bytes},
                                                             {"value_sums", s.value_sum_bytes},

@@ -18,16 +18,16 @@ struct IndexSizes {
   int64_t row_bytes;     // of records
   int64_t chunk_tokens;  // tokens that append encodes at a time
 
-  int64_t record_bytes;       // of all rows
-  int64_t occupancy_bytes;    // 0 unless tier
-  int64_t value_sum_bytes;    // 0 without values
+  int64_t record_bytes;     // of all rows
+  int64_t occupancy_bytes;  // 0 unless tier
+  int64_t value_sum_bytes;  // 0 without values
   int64_t good_count_bytes;
   int64_t length_bytes;
-  int64_t sequence_bytes;     // of the constants 0 .. sequences-1, padded
-  int64_t constant_bytes;     // with the counts 0 .. chunk_tokens
-  int64_t first_bad_bytes;    // of the workspace: padded
-  int64_t backup_bytes;       // padded, one sequence's sums
-  int64_t encode_bytes;       // scratch of the backend for one chunk
+  int64_t sequence_bytes;   // of the constants 0 .. sequences-1, padded
+  int64_t constant_bytes;   // with the counts 0 .. chunk_tokens
+  int64_t first_bad_bytes;  // of the workspace: padded
+  int64_t backup_bytes;     // padded, one sequence's sums
+  int64_t encode_bytes;     // scratch of the backend for one chunk
   int64_t workspace_bytes;
   int64_t total_bytes;
 

@@ -21,8 +21,14 @@ std::array<int64_t, kPlanes> plane_bytes(const pkv_geometry& geometry) {
 
 std::array<uint8_t*, kPlanes> planes_of(const pkv_records& r) {
   const auto bytes = [](uint16_t* numbers) { return reinterpret_cast<uint8_t*>(numbers); };
-  return {r.signs,       bytes(r.vote_factors), r.codes,                bytes(r.factors),
-          r.value_signs, r.value_codes,         bytes(r.value_factors), bytes(r.value_norms)};
+  return {r.signs,
+          bytes(r.vote_factors),
+          r.codes,
+          bytes(r.factors),
+          r.value_signs,
+          r.value_codes,
+          bytes(r.value_factors),
+          bytes(r.value_norms)};
 }
 
 pkv_records records_of(const std::array<uint8_t*, kPlanes>& planes, int64_t row_tokens) {
@@ -67,16 +73,16 @@ absl::StatusOr<StagedRecords> StagedRecords::create(std::shared_ptr<const Device
   int64_t total = 0;
   for (std::size_t p = 0; p < bytes.size(); ++p) {
     offsets[p] = total;
-    PKV_ASSIGN_OR_RETURN(total, checked_sum("staged records", {{"before", total},
-                                                               {"padding", kAlignment}}));
-    PKV_ASSIGN_OR_RETURN(const int64_t plane, checked_product("staged records", {{"tokens", tokens},
-                                                                                 {"bytes", bytes[p]}}));
-    PKV_ASSIGN_OR_RETURN(total, checked_sum("staged records", {{"before", total},
-                                                               {"plane", plane}}));
+    PKV_ASSIGN_OR_RETURN(
+        total, checked_sum("staged records", {{"before", total}, {"padding", kAlignment}}));
+    PKV_ASSIGN_OR_RETURN(
+        const int64_t plane,
+        checked_product("staged records", {{"tokens", tokens}, {"bytes", bytes[p]}}));
+    PKV_ASSIGN_OR_RETURN(total,
+                         checked_sum("staged records", {{"before", total}, {"plane", plane}}));
     total -= total % kAlignment;
   }
-  PKV_ASSIGN_OR_RETURN(staged.buffer_,
-                       Buffer::create(std::move(device), PKV_MEMORY_DEVICE, total));
+  PKV_ASSIGN_OR_RETURN(staged.buffer_, Buffer::create(std::move(device), PKV_MEMORY_DEVICE, total));
   std::array<uint8_t*, kPlanes> planes{};
   for (std::size_t p = 0; p < bytes.size(); ++p) {
     if (bytes[p] != 0) planes[p] = staged.buffer_.as<uint8_t>() + offsets[p];

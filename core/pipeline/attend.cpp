@@ -56,16 +56,15 @@ struct QueryOutput {
 absl::StatusOr<QueryOutput> check_query_output(const Device& device, const pkv_tensor& query,
                                                const pkv_tensor& output, int32_t batch,
                                                int32_t query_heads, const pkv_geometry& g) {
-  PKV_ASSIGN_OR_RETURN(TensorView in,
-                       check_tensor(device, "query", query,
-                                    {exactly("b", batch), exactly("hq", query_heads),
-                                     exactly("d", g.head_dim)},
-                                    kFloatTypes));
-  PKV_ASSIGN_OR_RETURN(TensorView out,
-                       check_tensor(device, "output", output,
-                                    {exactly("b", batch), exactly("hq", query_heads),
-                                     exactly("dv", g.value_dim)},
-                                    kFloatTypes, Access::kOutput));
+  PKV_ASSIGN_OR_RETURN(TensorView in, check_tensor(device, "query", query,
+                                                   {exactly("b", batch), exactly("hq", query_heads),
+                                                    exactly("d", g.head_dim)},
+                                                   kFloatTypes));
+  PKV_ASSIGN_OR_RETURN(
+      TensorView out,
+      check_tensor(device, "output", output,
+                   {exactly("b", batch), exactly("hq", query_heads), exactly("dv", g.value_dim)},
+                   kFloatTypes, Access::kOutput));
   PKV_RETURN_IF_ERROR(check_apart("output", out, "query", in));
   return QueryOutput{in, out};
 }
@@ -81,8 +80,8 @@ std::string part_name(int64_t part) { return str_cat("dense[", part, "]"); }
 
 absl::Status check_part_length(int64_t part, int64_t entry, int64_t length, int64_t tokens) {
   if (length >= 0 && length <= tokens) return absl::OkStatus();
-  return absl::InvalidArgumentError(str_cat(part_name(part), ".lengths[", entry, "]=", length,
-                                            ", accepted: 0..", tokens));
+  return absl::InvalidArgumentError(
+      str_cat(part_name(part), ".lengths[", entry, "]=", length, ", accepted: 0..", tokens));
 }
 
 absl::Status check_has_values(const pkv_geometry& g) {
@@ -97,12 +96,12 @@ absl::Status check_hits(const pkv_attend_args& a) {
   PKV_RETURN_IF_ERROR(check_pointer("positions", a.positions, rows * a.k));
   PKV_RETURN_IF_ERROR(check_pointer("counts", a.counts, a.k == 0 ? 0 : rows));
   if (a.tail == PKV_TAIL_DROP) return absl::OkStatus();
-  PKV_ASSIGN_OR_RETURN(const int64_t candidates,
-                       checked_product("candidates", {{"rows", rows},
-                                                      {"candidates", a.candidates_stride}}));
-  PKV_ASSIGN_OR_RETURN(const int64_t estimates,
-                       checked_product("estimates", {{"heads", heads},
-                                                     {"candidates", a.candidates_stride}}));
+  PKV_ASSIGN_OR_RETURN(
+      const int64_t candidates,
+      checked_product("candidates", {{"rows", rows}, {"candidates", a.candidates_stride}}));
+  PKV_ASSIGN_OR_RETURN(
+      const int64_t estimates,
+      checked_product("estimates", {{"heads", heads}, {"candidates", a.candidates_stride}}));
   PKV_RETURN_IF_ERROR(check_pointer("candidates", a.candidates, candidates));
   PKV_RETURN_IF_ERROR(check_pointer("candidate_counts", a.candidate_counts, rows));
   PKV_RETURN_IF_ERROR(check_pointer("estimates", a.estimates, estimates));
@@ -144,8 +143,8 @@ absl::Status check_candidates(const Stream& stream, const pkv_attend_args& a,
                                    int64_t{counts[static_cast<std::size_t>(row)]}));
     const int64_t length = batch.lengths[static_cast<std::size_t>(row / kv_heads)];
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      PKV_RETURN_IF_ERROR(check_index(str_cat("candidates[", row, ", ", i, "]"), candidates[i], 0,
-                                      length - 1));
+      PKV_RETURN_IF_ERROR(
+          check_index(str_cat("candidates[", row, ", ", i, "]"), candidates[i], 0, length - 1));
     }
   }
   return absl::OkStatus();
@@ -188,8 +187,9 @@ absl::Status stage_attend_sync(const Stream& stream, pkv_attend_args args) {
   PKV_ASSIGN_OR_RETURN(const BatchNumbers batch,
                        check_batch(stream, args.batch, g.kv_heads, Sequences::kRead));
   const int32_t b = args.batch.batch;
-  PKV_ASSIGN_OR_RETURN(const QueryOutput tensors,
-                       check_query_output(device, args.queries, args.output, b, args.query_heads, g));
+  PKV_ASSIGN_OR_RETURN(
+      const QueryOutput tensors,
+      check_query_output(device, args.queries, args.output, b, args.query_heads, g));
   args.queries = tensors.query.tensor();
   args.output = tensors.output.tensor();
   std::array<KeysValues, PKV_MAX_PARTS> parts;
@@ -330,10 +330,9 @@ absl::Status attend(const Plan& plan, const Stream& stream, const pkv_attention&
   const ScratchLedger& ledger = plan.attend_scratch();
   PKV_ASSIGN_OR_RETURN(const int64_t needed, stage_scratch_bytes(device, "attend", slots, args));
   if (needed > ledger.bytes(Piece::kStage)) {
-    return absl::ResourceExhaustedError(
-        str_cat("dense parts too long: attend needs ", needed, " bytes of scratch, the plan has ",
-                ledger.bytes(Piece::kStage), "; accepted: parts of max_tokens=",
-                plan.max_tokens()));
+    return absl::ResourceExhaustedError(str_cat(
+        "dense parts too long: attend needs ", needed, " bytes of scratch, the plan has ",
+        ledger.bytes(Piece::kStage), "; accepted: parts of max_tokens=", plan.max_tokens()));
   }
   PKV_ASSIGN_OR_RETURN(args.batch.lengths,
                        plan.lengths(stream, ledger.get<int64_t>(memory, Piece::kLengths)));

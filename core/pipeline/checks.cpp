@@ -13,8 +13,8 @@
 namespace pkv {
 namespace {
 
-constexpr pkv_device_type kCpuReads[] = {PKV_DEVICE_CPU, PKV_DEVICE_CUDA_HOST,
-                                         PKV_DEVICE_ROCM_HOST, PKV_DEVICE_CUDA_MANAGED};
+constexpr pkv_device_type kCpuReads[] = {PKV_DEVICE_CPU, PKV_DEVICE_CUDA_HOST, PKV_DEVICE_ROCM_HOST,
+                                         PKV_DEVICE_CUDA_MANAGED};
 constexpr pkv_device_type kCudaReads[] = {PKV_DEVICE_CUDA, PKV_DEVICE_CUDA_HOST,
                                           PKV_DEVICE_CUDA_MANAGED};
 constexpr pkv_device_type kRocmReads[] = {PKV_DEVICE_ROCM, PKV_DEVICE_ROCM_HOST};
@@ -68,8 +68,8 @@ absl::Status check_query_heads(int32_t query_heads, int32_t kv_heads) {
   if (query_heads >= 1 && query_heads % kv_heads == 0 && query_heads / kv_heads <= 128) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(str_cat("query_heads=", query_heads,
-                                            ", accepted: kv_heads=", kv_heads, " times 1..128"));
+  return absl::InvalidArgumentError(
+      str_cat("query_heads=", query_heads, ", accepted: kv_heads=", kv_heads, " times 1..128"));
 }
 
 absl::Status check_scale(float scale) {

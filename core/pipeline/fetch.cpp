@@ -36,9 +36,8 @@ absl::StatusOr<std::optional<Copy>> check_copy(const Device& device, std::string
                                                const pkv_tensor& source, const pkv_tensor& target,
                                                const CopyShape& shape, int64_t width) {
   if (is_present(source) != is_present(target)) {
-    return absl::InvalidArgumentError(
-        str_cat(name, ": ndim=", source.ndim, " of the source and ", target.ndim,
-                " of the rows, accepted: both or none"));
+    return absl::InvalidArgumentError(str_cat(name, ": ndim=", source.ndim, " of the source and ",
+                                              target.ndim, " of the rows, accepted: both or none"));
   }
   if (!is_present(source)) return std::optional<Copy>();
   const std::string source_name = str_cat("source ", name);
@@ -81,8 +80,8 @@ absl::Status check_positions(std::span<const int32_t> positions, int64_t entry, 
     if (positions[i] >= -1 && positions[i] < limit) continue;
     const auto slots = static_cast<std::size_t>(k);
     return absl::OutOfRangeError(str_cat("positions[entry ", entry, ", KV head ", i / slots,
-                                         ", slot ", i % slots, "]=", positions[i],
-                                         ", accepted: -1", limit > 0 ? " and 0.." : "",
+                                         ", slot ", i % slots, "]=", positions[i], ", accepted: -1",
+                                         limit > 0 ? " and 0.." : "",
                                          limit > 0 ? str_cat(limit - 1) : ""));
   }
   return absl::OkStatus();
@@ -114,8 +113,9 @@ absl::Status check_hits(const Plan& plan, const Stream& stream, const int32_t* p
       const std::span entry(positions + i * slots, static_cast<std::size_t>(slots));
       PKV_RETURN_IF_ERROR(check_positions(entry, i, k, std::min(length, tokens)));
     } else if (tokens < length) {
-      return absl::OutOfRangeError(str_cat("source holds n=", tokens, " tokens, accepted: at least ",
-                                           length, ", those of sequence ", sequence));
+      return absl::OutOfRangeError(str_cat("source holds n=", tokens,
+                                           " tokens, accepted: at least ", length,
+                                           ", those of sequence ", sequence));
     }
   }
   return absl::OkStatus();
@@ -139,10 +139,10 @@ absl::Status stage_fetch_sync(const Stream& stream, pkv_fetch_args args) {
   PKV_ASSIGN_OR_RETURN(const auto values,
                        check_copy(device, "values", args.source_values, args.values, shape, 0));
   PKV_RETURN_IF_ERROR(check_targets_apart(keys, values));
-  PKV_ASSIGN_OR_RETURN(const int64_t slots,
-                       checked_product("positions", {{"batch", args.batch.batch},
-                                                     {"kv_heads", args.kv_heads},
-                                                     {"k", args.k}}));
+  PKV_ASSIGN_OR_RETURN(
+      const int64_t slots,
+      checked_product("positions",
+                      {{"batch", args.batch.batch}, {"kv_heads", args.kv_heads}, {"k", args.k}}));
   PKV_RETURN_IF_ERROR(check_pointer("positions", args.positions, slots));
   PKV_ASSIGN_OR_RETURN(const auto positions, read_back(stream, args.positions, slots));
   const auto entry_slots = static_cast<std::size_t>(int64_t{args.kv_heads} * args.k);

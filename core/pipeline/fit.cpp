@@ -41,21 +41,20 @@ absl::Status stage_fit_sync(const Stream& stream, pkv_fit_args args) {
   TensorView values = keys;
   args.keys = keys.tensor();
   if (is_present(args.queries)) {
-    PKV_ASSIGN_OR_RETURN(
-        queries, check_tensor(device, "queries", args.queries,
-                              {between("hq", 1, INT32_MAX), at_least("m", 0),
-                               exactly("d", g.head_dim)},
-                              kFloatTypes));
+    PKV_ASSIGN_OR_RETURN(queries, check_tensor(device, "queries", args.queries,
+                                               {between("hq", 1, INT32_MAX), at_least("m", 0),
+                                                exactly("d", g.head_dim)},
+                                               kFloatTypes));
     PKV_RETURN_IF_ERROR(check_query_heads(static_cast<int32_t>(queries.extent(0)), g.kv_heads));
     args.queries = queries.tensor();
   }
   if (is_present(args.values)) {
     PKV_RETURN_IF_ERROR(check_range("value_dim with values", g.value_dim, 1, INT32_MAX));
-    PKV_ASSIGN_OR_RETURN(
-        values, check_tensor(device, "values", args.values,
-                             {exactly("h", g.kv_heads), exactly("t", keys.extent(1)),
-                              exactly("dv", g.value_dim)},
-                             kFloatTypes));
+    PKV_ASSIGN_OR_RETURN(values,
+                         check_tensor(device, "values", args.values,
+                                      {exactly("h", g.kv_heads), exactly("t", keys.extent(1)),
+                                       exactly("dv", g.value_dim)},
+                                      kFloatTypes));
     args.values = values.tensor();
   }
   return run_stage_sync(stream, "fit", device.backend().fit, args);

@@ -27,8 +27,7 @@ absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
   PKV_RETURN_IF_ERROR(check_pointer("hits.positions", hits.positions, rows * plan.options().k));
   PKV_RETURN_IF_ERROR(check_pointer("hits.counts", hits.counts, rows));
   if (plan.options().tail == PKV_TAIL_DROP) return absl::OkStatus();
-  PKV_RETURN_IF_ERROR(
-      check_pointer("hits.candidates", hits.candidates, rows * plan.candidates()));
+  PKV_RETURN_IF_ERROR(check_pointer("hits.candidates", hits.candidates, rows * plan.candidates()));
   PKV_RETURN_IF_ERROR(check_pointer("hits.candidate_counts", hits.candidate_counts, rows));
   PKV_RETURN_IF_ERROR(check_pointer("hits.estimates", hits.estimates, heads * plan.candidates()));
   return check_pointer("hits.rest_lse", hits.rest_lse, heads);
@@ -62,9 +61,8 @@ absl::Status run(const Plan& plan, const Stream& stream, const pkv_tensor& query
   PKV_RETURN_IF_ERROR(device.call("vote", backend.vote.supports, &vote));
   PKV_RETURN_IF_ERROR(device.call("rerank", backend.rerank.supports, &rerank));
 
-  PKV_ASSIGN_OR_RETURN(
-      const int64_t* lengths,
-      plan.lengths(stream, ledger.get<int64_t>(scratch, Piece::kLengths)));
+  PKV_ASSIGN_OR_RETURN(const int64_t* lengths,
+                       plan.lengths(stream, ledger.get<int64_t>(scratch, Piece::kLengths)));
   void* stage = ledger.get<void>(scratch, Piece::kStage);
 
   vote.batch.lengths = lengths;

@@ -29,8 +29,7 @@ absl::Status check_memory(const pkv_select_args& a) {
                                                       {"candidates_stride", a.candidates_stride},
                                                       {"bytes", int64_t{sizeof(int32_t)}}}));
   PKV_RETURN_IF_ERROR(check_pointer("candidates", a.candidates, candidates));
-  return check_pointer("candidate_counts", a.candidate_counts,
-                       int64_t{batch.batch} * a.kv_heads);
+  return check_pointer("candidate_counts", a.candidate_counts, int64_t{batch.batch} * a.kv_heads);
 }
 
 }  // namespace
@@ -40,8 +39,7 @@ absl::Status check_candidate_rule(const pkv_candidate_rule& rule) {
   PKV_RETURN_IF_ERROR(check_range("rule.steps", rule.steps, 1, PKV_MAX_SCHEDULE));
   int64_t previous = 0;
   for (int32_t step = 0; step < rule.steps; ++step) {
-    PKV_RETURN_IF_ERROR(
-        check_range(str_cat("rule.ppm[", step, "]"), rule.ppm[step], 0, 1000000));
+    PKV_RETURN_IF_ERROR(check_range(str_cat("rule.ppm[", step, "]"), rule.ppm[step], 0, 1000000));
     const bool is_last = step == rule.steps - 1;
     PKV_RETURN_IF_ERROR(check_range(str_cat("rule.below[", step, "]"), rule.below[step],
                                     is_last ? INT64_MAX : previous + 1,
@@ -64,8 +62,7 @@ absl::Status stage_select_sync(const Stream& stream, pkv_select_args args) {
   const Device& device = *stream.device();
   PKV_RETURN_IF_ERROR(check_range("kv_heads", args.kv_heads, 1, INT32_MAX));
   PKV_RETURN_IF_ERROR(check_candidate_rule(args.rule));
-  PKV_RETURN_IF_ERROR(
-      check_batch(stream, args.batch, args.kv_heads, Sequences::kUnused).status());
+  PKV_RETURN_IF_ERROR(check_batch(stream, args.batch, args.kv_heads, Sequences::kUnused).status());
   PKV_RETURN_IF_ERROR(check_memory(args));
   if (args.batch.batch == 0) return absl::OkStatus();
   return run_stage_sync(stream, "select", device.backend().select, args);

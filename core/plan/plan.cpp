@@ -20,7 +20,7 @@ namespace pkv {
 namespace {
 
 constexpr int32_t kMaxBatch = 65535;
-constexpr int64_t kVotesStep = 64;        // rows of votes begin at multiples of 256 bytes
+constexpr int64_t kVotesStep = 64;          // rows of votes begin at multiples of 256 bytes
 constexpr int64_t kDensePartTokens = 4096;  // dense parts are planned for at least this many
 
 absl::StatusOr<int64_t> array_bytes(std::string_view what, std::initializer_list<Named> sizes) {
@@ -105,9 +105,9 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::create(std::shared_ptr<const Index> 
   PKV_RETURN_IF_ERROR(plan->book_retrieve());
   if (plan->geometry().v_source != PKV_V_SOURCE_NONE) PKV_RETURN_IF_ERROR(plan->book_attend());
   if (plan->owns_scratch_) {
-    PKV_ASSIGN_OR_RETURN(plan->own_scratch_,
-                         Buffer::create(plan->index_->device(), PKV_MEMORY_DEVICE,
-                                        plan->scratch_bytes()));
+    PKV_ASSIGN_OR_RETURN(
+        plan->own_scratch_,
+        Buffer::create(plan->index_->device(), PKV_MEMORY_DEVICE, plan->scratch_bytes()));
   }
   return plan;
 }
@@ -153,29 +153,28 @@ absl::Status Plan::set_sequences(const pkv_plan_desc& desc) {
   std::vector<bool> is_taken(static_cast<std::size_t>(index_->sequences()));
   for (int32_t i = 0; i < batch_; ++i) {
     const int32_t sequence = desc.sequences == nullptr ? i : desc.sequences[i];
-    PKV_RETURN_IF_ERROR(check_index(str_cat("sequences[", i, "]"), sequence, 0,
-                                    int64_t{index_->sequences()} - 1));
+    PKV_RETURN_IF_ERROR(
+        check_index(str_cat("sequences[", i, "]"), sequence, 0, int64_t{index_->sequences()} - 1));
     if (is_taken[static_cast<std::size_t>(sequence)]) {
       return absl::InvalidArgumentError(
           str_cat("sequences[", i, "]=", sequence, " occurs twice, accepted: all different"));
     }
     is_taken[static_cast<std::size_t>(sequence)] = true;
-    is_identity_ = is_identity_ && sequence == i;
+    are_neighbours_ = are_neighbours_ && sequence == (i == 0 ? sequence : sequences_.back() + 1);
     sequences_.push_back(sequence);
   }
   return absl::OkStatus();
 }
 
 absl::Status Plan::create_buffers() {
-  if (is_identity_) return absl::OkStatus();
+  if (are_neighbours_) return absl::OkStatus();
   const int64_t sequence_bytes = int64_t{batch_} * int64_t{sizeof(int32_t)};
-  const int64_t bounds_at =
-      (sequence_bytes + ScratchLedger::kAlignment - 1) / ScratchLedger::kAlignment *
-      ScratchLedger::kAlignment;
+  const int64_t bounds_at = (sequence_bytes + ScratchLedger::kAlignment - 1) /
+                            ScratchLedger::kAlignment * ScratchLedger::kAlignment;
   const std::vector<int64_t> bounds(static_cast<std::size_t>(batch_), max_tokens_);
   const int64_t bound_bytes = int64_t{batch_} * int64_t{sizeof(int64_t)};
-  PKV_ASSIGN_OR_RETURN(batch_buffer_, Buffer::create(index_->device(), PKV_MEMORY_DEVICE,
-                                                     bounds_at + bound_bytes));
+  PKV_ASSIGN_OR_RETURN(
+      batch_buffer_, Buffer::create(index_->device(), PKV_MEMORY_DEVICE, bounds_at + bound_bytes));
   PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(index_->device()));
   absl::Status copied = stream.copy(batch_buffer_.data(), sequences_.data(), sequence_bytes);
   if (copied.ok()) {
@@ -186,7 +185,7 @@ absl::Status Plan::create_buffers() {
 }
 
 const int64_t* Plan::length_bounds() const {
-  if (is_identity_) return index_->device_lengths();
+  if (are_neighbours_) return index_->device_lengths() + first_sequence();
   const int64_t bound_bytes = int64_t{batch_} * int64_t{sizeof(int64_t)};
   return reinterpret_cast<const int64_t*>(batch_buffer_.as<std::byte>() + batch_buffer_.bytes() -
                                           bound_bytes);
@@ -195,7 +194,7 @@ const int64_t* Plan::length_bounds() const {
 absl::Status Plan::book_retrieve() {
   const int64_t rows = int64_t{batch_} * geometry().kv_heads;
   ScratchLedger& ledger = retrieve_scratch_;
-  if (!is_identity_) {
+  if (!are_neighbours_) {
     PKV_RETURN_IF_ERROR(ledger.book(Piece::kLengths, batch_ * int64_t{sizeof(int64_t)}));
   }
   PKV_ASSIGN_OR_RETURN(const int64_t votes,
@@ -243,7 +242,7 @@ absl::Status Plan::book_retrieve() {
 // parts as long as the zone. A longer part that needs more is refused when it comes.
 absl::Status Plan::book_attend() {
   ScratchLedger& ledger = attend_scratch_;
-  if (!is_identity_) {
+  if (!are_neighbours_) {
     PKV_RETURN_IF_ERROR(ledger.book(Piece::kLengths, batch_ * int64_t{sizeof(int64_t)}));
   }
   PKV_RETURN_IF_ERROR(
@@ -290,7 +289,8 @@ int64_t Plan::scratch_bytes() const {
 pkv_batch Plan::batch_args() const {
   pkv_batch batch{};
   batch.batch = batch_;
-  batch.sequences = is_identity_ ? index_->identity() : batch_buffer_.as<int32_t>();
+  batch.sequences =
+      are_neighbours_ ? index_->identity() + first_sequence() : batch_buffer_.as<int32_t>();
   batch.max_length = max_tokens_;
   return batch;
 }
@@ -365,7 +365,7 @@ pkv_attend_args Plan::attend_args() const {
 
 absl::StatusOr<const int64_t*> Plan::lengths(const Stream& stream, int64_t* room) const {
   const int64_t* all = index_->device_lengths();
-  if (is_identity_) return all;
+  if (are_neighbours_) return all + first_sequence();
   // One copy for each run of neighbours.
   for (std::size_t begin = 0; begin < sequences_.size();) {
     std::size_t end = begin + 1;

@@ -52,8 +52,8 @@ class Plan {
   pkv_fetch_args fetch_args() const;
   pkv_attend_args attend_args() const;
 
-  // The lengths of the batch on the device: the index's own where the batch is all sequences in
-  // order, else gathered into `room` ([b], from the ledger) in stream order.
+  // The lengths of the batch on the device: the index's own where the sequences are neighbours, else
+  // gathered into `room` ([b], from the ledger) in stream order.
   absl::StatusOr<const int64_t*> lengths(const Stream& stream, int64_t* room) const;
   // The same without room: max_tokens for each entry where they would have to be gathered.
   const int64_t* length_bounds() const;
@@ -89,6 +89,7 @@ class Plan {
   absl::Status book_attend();
   absl::Status create_buffers();
   pkv_batch batch_args() const;
+  int32_t first_sequence() const { return sequences_.empty() ? 0 : sequences_.front(); }
 
   std::shared_ptr<const Index> index_;
   Config config_;
@@ -96,7 +97,7 @@ class Plan {
   int32_t batch_ = 0;
   int32_t query_heads_ = 0;
   std::vector<int32_t> sequences_;
-  bool is_identity_ = true;  // sequences_ is 0 .. b-1
+  bool are_neighbours_ = true;  // sequences_ ascend by 1
   int64_t max_tokens_ = 0;
   int64_t candidates_ = 0;
   int64_t votes_stride_ = 0;
@@ -104,7 +105,7 @@ class Plan {
   ScratchLedger retrieve_scratch_;
   ScratchLedger attend_scratch_;
   Buffer own_scratch_;
-  Buffer batch_buffer_;  // unless is_identity_: sequences [b] int32, then max_tokens [b] int64
+  Buffer batch_buffer_;  // unless are_neighbours_: sequences [b] int32, then max_tokens [b] int64
   mutable std::atomic_flag is_busy_ = ATOMIC_FLAG_INIT;
 };
 

@@ -18,7 +18,7 @@ namespace pkv {
 
 // The pieces of all calls; each ledger books those of its own.
 enum class Piece {
-  kLengths,          // [b] int64, of a batch that is not all sequences in order
+  kLengths,          // [b] int64, of sequences that are no neighbours
   kVotes,            // [b * h, votes_stride] float
   kCandidates,       // [b * h, c] int32, where the caller has no room for them
   kCandidateCounts,  // [b * h] int32
@@ -73,9 +73,9 @@ class ScratchLedger {
     const auto end = checked_add(bytes_, bytes);
     const auto padded = end ? checked_round_up(*end, kAlignment) : std::nullopt;
     if (!padded) {
-      return absl::ResourceExhaustedError(
-          str_cat("scratch passes 2^63 bytes at ", kPieceNames[static_cast<std::size_t>(piece)],
-                  " with ", bytes, " bytes"));
+      return absl::ResourceExhaustedError(str_cat("scratch passes 2^63 bytes at ",
+                                                  kPieceNames[static_cast<std::size_t>(piece)],
+                                                  " with ", bytes, " bytes"));
     }
     bytes_ = *padded;
     return absl::OkStatus();

@@ -43,8 +43,11 @@ TEST_CASE("append: in pieces equals at once, byte for byte, for every kind of re
         CAPTURE(codec);
         CAPTURE(vote);
         CAPTURE(tail);
-        const Options options = {{"head_dim", "16"}, {"codec", codec}, {"vote", vote},
-                                 {"tail", tail},     {"value_norm", "on"}};
+        const Options options = {{"head_dim", "16"},
+                                 {"codec", codec},
+                                 {"vote", vote},
+                                 {"tail", tail},
+                                 {"value_norm", "on"}};
         Setup whole(options);
         Setup pieces(options);
         require_ok(whole.append(1, 0, 90));
@@ -187,9 +190,9 @@ TEST_CASE("append: shapes, dtypes, sequences and values are checked by name (S06
                                      Index::Mode::kSync),
                 absl::StatusCode::kInvalidArgument, {"values=NULL", "sketch"});
   Setup none({{"head_dim", "16"}, {"v_source", "none"}, {"tail", "drop"}});
-  check_refused(none.index->append(none.machine.stream, 0, none.keys.tensor(), &values,
-                                   Index::Mode::kSync),
-                absl::StatusCode::kInvalidArgument, {"values", "v_source=none"});
+  check_refused(
+      none.index->append(none.machine.stream, 0, none.keys.tensor(), &values, Index::Mode::kSync),
+      absl::StatusCode::kInvalidArgument, {"values", "v_source=none"});
 }
 
 TEST_CASE("append: strided, reversed and offset views equal the packed tensor (S089)") {
@@ -200,7 +203,8 @@ TEST_CASE("append: strided, reversed and offset views equal the packed tensor (S
   for (int64_t h = 0; h < 2; ++h) {
     for (int64_t t = 0; t < 30; ++t) {
       for (int64_t j = 0; j < 16; ++j) {
-        tokens_first.data()[((29 - t) * 2 + h) * 24 + j] = packed.keys.data()[(h * 90 + t) * 16 + j];
+        tokens_first.data()[((29 - t) * 2 + h) * 24 + j] =
+            packed.keys.data()[(h * 90 + t) * 16 + j];
       }
     }
   }
@@ -212,14 +216,14 @@ TEST_CASE("append: strided, reversed and offset views equal the packed tensor (S
   view.byte_offset = 29 * 48 * sizeof(float);
   const Tokens values(packed.values, 0, 30);
   require_ok(packed.append(0, 0, 30));
-  require_ok(strided.index->append(strided.machine.stream, 0, view, &values.tensor,
-                                   Index::Mode::kSync));
+  require_ok(
+      strided.index->append(strided.machine.stream, 0, view, &values.tensor, Index::Mode::kSync));
   CHECK(content_of(strided.machine, *strided.index) == content_of(packed.machine, *packed.index));
 }
 
 TEST_CASE("append: with v_source=k_prefix the values are the first dv coordinates") {
-  const Options prefix = {{"head_dim", "16"}, {"value_dim", "8"}, {"v_source", "k_prefix"},
-                          {"value_norm", "on"}};
+  const Options prefix = {
+      {"head_dim", "16"}, {"value_dim", "8"}, {"v_source", "k_prefix"}, {"value_norm", "on"}};
   Setup implied(prefix);
   Setup given(prefix);
   Array values({2, 20, 8});
@@ -232,9 +236,10 @@ TEST_CASE("append: with v_source=k_prefix the values are the first dv coordinate
   }
   const Tokens keys(given.keys, 0, 20);
   const pkv_tensor tensor = values.tensor();
-  require_ok(given.index->append(given.machine.stream, 0, keys.tensor, &tensor, Index::Mode::kSync));
-  require_ok(implied.index->append(implied.machine.stream, 0, keys.tensor, nullptr,
-                                   Index::Mode::kSync));
+  require_ok(
+      given.index->append(given.machine.stream, 0, keys.tensor, &tensor, Index::Mode::kSync));
+  require_ok(
+      implied.index->append(implied.machine.stream, 0, keys.tensor, nullptr, Index::Mode::kSync));
   CHECK(content_of(implied.machine, *implied.index) == content_of(given.machine, *given.index));
   CHECK(implied.index->has_values(0));
 }
@@ -243,7 +248,8 @@ TEST_CASE("append: a sequence remembers that a token came without values, until 
   Setup setup;
   const Tokens keys(setup.keys, 0, 10);
   CHECK(setup.index->has_values(0));
-  require_ok(setup.index->append(setup.machine.stream, 0, keys.tensor, nullptr, Index::Mode::kSync));
+  require_ok(
+      setup.index->append(setup.machine.stream, 0, keys.tensor, nullptr, Index::Mode::kSync));
   require_ok(setup.append(0, 10, 10));
   CHECK_FALSE(setup.index->has_values(0));
   CHECK(setup.index->has_values(1));
@@ -311,13 +317,14 @@ TEST_CASE("index: sizes are limited before anything is allocated (S064)") {
                   {"sequences=" + std::to_string(sequences), "1..1048576"});
   }
   // 2^20 sequences of 2^31 - 1 tokens, 8 KV heads of 68 bytes: past 2^60, still counted exactly.
-  const IndexSizes sizes = value_of(IndexSizes::create(*machine.device, *codec, 1 << 20, INT32_MAX));
+  const IndexSizes sizes =
+      value_of(IndexSizes::create(*machine.device, *codec, 1 << 20, INT32_MAX));
   CHECK(sizes.record_bytes > int64_t{1} << 60);
   const auto wide = codec_of(machine, config_of({{"head_dim", "576"}, {"codec", "scalar5"}}), 64);
-  check_refused(IndexSizes::create(*machine.device, *wide, 1 << 20, INT32_MAX).status(),
-                absl::StatusCode::kInvalidArgument,
-                {"key records too large", "sequences=1048576", "kv_heads=64",
-                 "capacity=2147483647"});
+  check_refused(
+      IndexSizes::create(*machine.device, *wide, 1 << 20, INT32_MAX).status(),
+      absl::StatusCode::kInvalidArgument,
+      {"key records too large", "sequences=1048576", "kv_heads=64", "capacity=2147483647"});
 }
 
 TEST_CASE("index: the bytes announced are those held") {

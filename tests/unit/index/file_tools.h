@@ -65,9 +65,7 @@ void set_number(std::string& bytes, std::size_t offset, Number number) {
 }
 
 // The checksum of a header that was changed.
-inline void mend_header(std::string& bytes) {
-  set_number(bytes, 56, checksum(bytes.data(), 56));
-}
+inline void mend_header(std::string& bytes) { set_number(bytes, 56, checksum(bytes.data(), 56)); }
 
 // Those of one table entry's section, of the table and of the header.
 inline void mend(std::string& bytes) {

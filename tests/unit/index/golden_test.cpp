@@ -30,10 +30,10 @@ std::shared_ptr<const Codec> golden_codec(const Machine& machine, const Config& 
   const pkv_geometry g = value_of(config.geometry(kv_heads));
   std::vector<float> center, balance, value_center;
   for (int32_t i = 0; i < kv_heads * g.head_dim; ++i) {
-    center.push_back(
-        config.codec_options().center ? static_cast<float>(i % 7) * 0.125F - 0.375F : 0.0F);
-    balance.push_back(
-        config.codec_options().balance ? static_cast<float>(i % 4) * 0.5F + 0.5F : 1.0F);
+    center.push_back(config.codec_options().center ? static_cast<float>(i % 7) * 0.125F - 0.375F
+                                                   : 0.0F);
+    balance.push_back(config.codec_options().balance ? static_cast<float>(i % 4) * 0.5F + 0.5F
+                                                     : 1.0F);
   }
   for (int32_t i = 0; g.sketch_bits != 0 && i < kv_heads * g.value_dim; ++i) {
     value_center.push_back(static_cast<float>(i % 5) * 0.25F - 0.5F);
@@ -57,14 +57,25 @@ const std::vector<GoldenCase>& golden_cases() {
   static const std::vector<GoldenCase> cases = {
       {"default", {{"head_dim", "16"}, {"seed", "42"}}, 2, {5, 0, 9}, 40},
       {"paper_sketch2",
-       {{"head_dim", "24"}, {"value_dim", "8"}, {"codec", "polar4"}, {"vote", "tier"},
-        {"tail", "sketch2"}, {"center", "off"}, {"balance", "off"}, {"seed", "7"}},
+       {{"head_dim", "24"},
+        {"value_dim", "8"},
+        {"codec", "polar4"},
+        {"vote", "tier"},
+        {"tail", "sketch2"},
+        {"center", "off"},
+        {"balance", "off"},
+        {"seed", "7"}},
        1,
        {3, 4},
        4},
       {"scalar5_sketch4_norms_bad_key",
-       {{"head_dim", "32"}, {"value_dim", "24"}, {"codec", "scalar5"}, {"rounds", "2"},
-        {"tail", "sketch4"}, {"value_norm", "on"}, {"nonfinite", "isolate"},
+       {{"head_dim", "32"},
+        {"value_dim", "24"},
+        {"codec", "scalar5"},
+        {"rounds", "2"},
+        {"tail", "sketch4"},
+        {"value_norm", "on"},
+        {"nonfinite", "isolate"},
         {"seed", "18446744073709551615"}},
        2,
        {6},
@@ -103,8 +114,8 @@ std::shared_ptr<Index> golden_index(const Machine& machine, const GoldenCase& c)
     }
     const pkv_tensor value_tensor = values.tensor();
     const bool has_values = g.value_dim > 0 && s != c.without_values;
-    require_ok(index->append(machine.stream, s, keys.tensor(),
-                             has_values ? &value_tensor : nullptr, Index::Mode::kSync));
+    require_ok(index->append(machine.stream, s, keys.tensor(), has_values ? &value_tensor : nullptr,
+                             Index::Mode::kSync));
   }
   return index;
 }
@@ -166,8 +177,7 @@ TEST_CASE("golden: rejected files are refused with their reason, by load and by 
     words >> name >> code >> std::ws;
     std::getline(words, text);
     const std::string path = kRejected + name + ".pkv";
-    const absl::Status loaded =
-        Index::load_sync(machine.device, machine.stream, path).status();
+    const absl::Status loaded = Index::load_sync(machine.device, machine.stream, path).status();
     const absl::Status restored = index->restore_sync(machine.stream, path);
     for (const absl::Status& status : {loaded, restored}) {
       CAPTURE(name);

@@ -59,8 +59,7 @@ TEST_CASE("attend: with k >= n every key is fetched, and the result is dense att
 
 TEST_CASE("attend: an empty zone is attention over the dense parts alone (S024)") {
   Setup setup;
-  const auto empty =
-      value_of(Index::create(setup.machine.device, setup.index->codec(), 2, 64));
+  const auto empty = value_of(Index::create(setup.machine.device, setup.index->codec(), 2, 64));
   Step zone_less(setup.machine, empty, *setup.config, {0, 1}, 4);
   Step dense(setup.machine, setup.index, *setup.config, {0, 1}, 4);
   const std::vector<int64_t> five = {5, 0};
@@ -97,8 +96,8 @@ TEST_CASE("attend: parts may be split in any way, also with parts of no tokens")
   nothing.rows.keys.dtype = nothing.rows.values.dtype = PKV_DTYPE_BF16;
   nothing.rows.keys.shape = no_shape;
   nothing.rows.values.shape = no_value_shape;
-  require_ok(split.attend(setup.query,
-                          {nothing, rest, nothing, part_of_zone(setup.zone, first_lengths)}, false));
+  require_ok(split.attend(
+      setup.query, {nothing, rest, nothing, part_of_zone(setup.zone, first_lengths)}, false));
   CHECK(is_close(split.output->numbers(), whole.output->numbers()));
   CHECK(is_close(split.lse->values(), whole.lse->values()));
 }
@@ -219,8 +218,8 @@ TEST_CASE("attend: arguments are refused by name") {
 
 TEST_CASE("attend: v_source=none only retrieves") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "16"}, {"v_source", "none"}, {"tail", "drop"},
-                                   {"k", "3"}});
+  const Config config =
+      config_of({{"head_dim", "16"}, {"v_source", "none"}, {"tail", "drop"}, {"k", "3"}});
   Zone zone({10}, 2, 10, 16, 8);
   const auto index = index_with(machine, config, 2, zone, 16, false);
   Step step(machine, index, config, {0}, 2);

@@ -164,10 +164,16 @@ pkv_status stream_sync(pkv_backend_device*, pkv_backend_stream*) {
   return fails(s.faults.fail_sync) ? PKV_UNAVAILABLE : first;
 }
 
+pkv_status event_wait(pkv_backend_device* device, pkv_backend_stream* stream,
+                      pkv_backend_event* event) {
+  ++state().faults.event_waits;
+  return state().real->event_wait(device, stream, event);
+}
+
 template <bool kIsExport>
 pkv_status convert(pkv_backend_device* device, pkv_backend_stream* stream,
-                   const pkv_geometry* geometry, const pkv_store* store, int64_t row,
-                   int64_t begin, int64_t count, const pkv_records* records) {
+                   const pkv_geometry* geometry, const pkv_store* store, int64_t row, int64_t begin,
+                   int64_t count, const pkv_records* records) {
   int& countdown = kIsExport ? state().faults.fail_export : state().faults.fail_import;
   if (fails(countdown)) return PKV_UNAVAILABLE;
   const auto slot = kIsExport ? state().real->store_export : state().real->store_import;
@@ -195,6 +201,7 @@ std::shared_ptr<const Device> open_deferred(const DeferredFaults& faults) {
   s.table.memory_copy = memory_copy;
   s.table.memory_fill = memory_fill;
   s.table.stream_sync = stream_sync;
+  s.table.event_wait = event_wait;
   s.table.store_import = convert<false>;
   s.table.store_export = convert<true>;
   s.table.fit.run = run_later<&pkv_backend::fit>;

@@ -33,7 +33,8 @@ TEST_CASE("fetch: every row is the source's at its position, unused slots are 0"
         for (int64_t j = 0; j < 16; ++j) {
           const int64_t row = (sequence * 2 + h) * 50 + position;
           CHECK(key[j] == (position < 0 ? 0.0F : setup.zone.keys.data()[row * 16 + j]));
-          if (j < 8) CHECK(value[j] == (position < 0 ? 0.0F : setup.zone.values.data()[row * 8 + j]));
+          if (j < 8)
+            CHECK(value[j] == (position < 0 ? 0.0F : setup.zone.values.data()[row * 8 + j]));
         }
         if (position >= 0) ++used;
       }
@@ -78,13 +79,14 @@ TEST_CASE("fetch: hits stay good when tokens are appended in between (S033)") {
 
 TEST_CASE("fetch: bytes are kept for every dtype, NaN payloads and -0 included (S034)") {
   Machine machine;
-  for (const pkv_dtype dtype : {PKV_DTYPE_F32, PKV_DTYPE_F16, PKV_DTYPE_BF16, PKV_DTYPE_U8,
-                                PKV_DTYPE_I32, PKV_DTYPE_I64}) {
+  for (const pkv_dtype dtype :
+       {PKV_DTYPE_F32, PKV_DTYPE_F16, PKV_DTYPE_BF16, PKV_DTYPE_U8, PKV_DTYPE_I32, PKV_DTYPE_I64}) {
     const int64_t size = dtype_bytes(dtype);
     // An odd offset: rows are aligned to the element at most.
     std::vector<uint8_t> source(static_cast<std::size_t>(100 * 72 * size + size)),
         target(static_cast<std::size_t>(4 * 72 * size));
-    for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 37 + i / 251);
+    for (std::size_t i = 0; i < source.size(); ++i)
+      source[i] = static_cast<uint8_t>(i * 37 + i / 251);
     const int64_t source_shape[4] = {1, 1, 100, 72}, target_shape[4] = {1, 1, 4, 72};
     const auto tensor = [&](std::vector<uint8_t>& bytes, const int64_t* shape) {
       pkv_tensor t{};
@@ -110,7 +112,8 @@ TEST_CASE("fetch: bytes are kept for every dtype, NaN payloads and -0 included (
     for (std::size_t slot = 0; slot < 4; ++slot) {
       const auto row = static_cast<std::size_t>(72 * size);
       for (std::size_t i = 0; i < row; ++i) {
-        const auto from = static_cast<std::size_t>(positions[slot]) * row + i + static_cast<std::size_t>(size);
+        const auto from =
+            static_cast<std::size_t>(positions[slot]) * row + i + static_cast<std::size_t>(size);
         CHECK(target[slot * row + i] == (positions[slot] < 0 ? 0 : source[from]));
       }
     }

@@ -79,7 +79,8 @@ TEST_CASE("fit: queries balance, options switch centre and balance off") {
   CHECK(both->numbers().balance()[0] > 1.5F);
   CHECK(both->numbers().balance()[1] < 1.0F);
   const auto off =
-      fit(machine, config_of({{"head_dim", "8"}, {"center", "off"}, {"balance", "off"}}), keys, &queries);
+      fit(machine, config_of({{"head_dim", "8"}, {"center", "off"}, {"balance", "off"}}), keys,
+          &queries);
   for (const float center : off->numbers().center()) CHECK(center == 0.0F);
   for (const float balance : off->numbers().balance()) CHECK(balance == 1.0F);
   CHECK_FALSE(off->options().center);
@@ -127,8 +128,7 @@ TEST_CASE("fit: strides, dtypes and offsets of the keys do not matter") {
   view.shape = shape;
   view.strides = strides;
   const auto packed = fit(machine, config, keys);
-  const auto strided =
-      value_of(Codec::fit_sync(machine.stream, config, view, nullptr, nullptr));
+  const auto strided = value_of(Codec::fit_sync(machine.stream, config, view, nullptr, nullptr));
   CHECK(std::vector<float>(packed->numbers().center().begin(), packed->numbers().center().end()) ==
         std::vector<float>(strided->numbers().center().begin(), strided->numbers().center().end()));
 }

@@ -140,7 +140,8 @@ inline std::shared_ptr<const Codec> codec_of(const Machine& machine, const Confi
     center[j] = config.codec_options().center ? 0.125F * static_cast<float>(j % 5) : 0.0F;
     balance[j] = config.codec_options().balance ? 0.5F + 0.25F * static_cast<float>(j % 3) : 1.0F;
   }
-  if (g.sketch_bits != 0) value_center.assign(static_cast<std::size_t>(kv_heads * g.value_dim), 0.25F);
+  if (g.sketch_bits != 0)
+    value_center.assign(static_cast<std::size_t>(kv_heads * g.value_dim), 0.25F);
   return value_of(Codec::create(machine.device,
                                 value_of(CodecParams::create(g, center, balance, value_center)),
                                 config.codec_options()));
@@ -153,12 +154,13 @@ inline std::string records_of_row(const Machine& machine, const Index& index, in
   const auto bytes = plane_bytes(index.geometry());
   std::vector<std::string> planes;
   std::array<uint8_t*, kPlanes> pointers{};
-  for (const int64_t plane : bytes) planes.emplace_back(static_cast<std::size_t>(plane * count), '\xee');
+  for (const int64_t plane : bytes)
+    planes.emplace_back(static_cast<std::size_t>(plane * count), '\xee');
   for (std::size_t p = 0; p < planes.size(); ++p) {
     if (bytes[p] != 0) pointers[p] = reinterpret_cast<uint8_t*>(planes[p].data());
   }
-  require_ok(index.export_sync(machine.stream, sequence, kv_head, 0, count,
-                               records_of(pointers, count)));
+  require_ok(
+      index.export_sync(machine.stream, sequence, kv_head, 0, count, records_of(pointers, count)));
   std::string all;
   for (const std::string& plane : planes) all += plane;
   return all;

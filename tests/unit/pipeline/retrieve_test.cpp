@@ -13,8 +13,12 @@ TEST_CASE("retrieve: any subset of sequences equals each alone, for every vote a
     for (const char* tail : {"drop", "mean", "sketch2"}) {
       CAPTURE(vote);
       CAPTURE(tail);
-      const Config config = config_of({{"head_dim", "16"}, {"value_dim", "8"}, {"vote", vote},
-                                       {"tail", tail},     {"k", "7"},         {"candidates", "0.2"}});
+      const Config config = config_of({{"head_dim", "16"},
+                                       {"value_dim", "8"},
+                                       {"vote", vote},
+                                       {"tail", tail},
+                                       {"k", "7"},
+                                       {"candidates", "0.2"}});
       Zone zone({50, 300, 0, 77}, 2, 300, 16, 8);
       const auto index = index_with(machine, config, 2, zone, 300);
       const std::vector<int32_t> sequences = {3, 0, 1};
@@ -49,8 +53,11 @@ TEST_CASE("retrieve: any subset of sequences equals each alone, for every vote a
 
 TEST_CASE("retrieve: equals the three stages called one by one") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "24"}, {"value_dim", "8"}, {"vote", "tier"},
-                                   {"k", "9"}, {"candidates", "0.1"}});
+  const Config config = config_of({{"head_dim", "24"},
+                                   {"value_dim", "8"},
+                                   {"vote", "tier"},
+                                   {"k", "9"},
+                                   {"candidates", "0.1"}});
   Zone zone({200, 31}, 1, 200, 24, 8);
   const auto index = index_with(machine, config, 1, zone, 256);
   Step step(machine, index, config, {0, 1}, 2);
@@ -162,11 +169,13 @@ TEST_CASE("retrieve: the query is checked by name") {
   check_refused(retrieve(*step.plan, machine.stream, tensor, step.scratch_memory(), step.hits),
                 absl::StatusCode::kInvalidArgument, {"query", "ndim=2"});
   Machine other;
-  check_refused(retrieve(*step.plan, other.stream, query.tensor(), step.scratch_memory(), step.hits),
-                absl::StatusCode::kInvalidArgument, {"stream", "another device"});
+  check_refused(
+      retrieve(*step.plan, other.stream, query.tensor(), step.scratch_memory(), step.hits),
+      absl::StatusCode::kInvalidArgument, {"stream", "another device"});
 }
 
-TEST_CASE("retrieve: k above n, the result ends in filler and nothing lies behind it (S021, S022)") {
+TEST_CASE(
+    "retrieve: k above n, the result ends in filler and nothing lies behind it (S021, S022)") {
   Machine machine;
   for (const int64_t n : {1, 8, 100}) {
     for (const int64_t k : {n, n + 1, int64_t{100}}) {
@@ -198,7 +207,8 @@ TEST_CASE("retrieve: k above n, the result ends in filler and nothing lies behin
 TEST_CASE("retrieve: no entries, no hits, no keys: success with counts of 0 (S023)") {
   Machine machine;
   for (const char* vote : {"tier", "graded"}) {
-    const Config none = config_of({{"head_dim", "8"}, {"k", "0"}, {"vote", vote}, {"tail", "drop"}});
+    const Config none =
+        config_of({{"head_dim", "8"}, {"k", "0"}, {"vote", vote}, {"tail", "drop"}});
     Zone zone({20, 0}, 1, 20, 8, 8);
     const auto index = index_with(machine, none, 1, zone, 32);
     // k = 0: no positions, no scores.
@@ -251,7 +261,8 @@ TEST_CASE("retrieve: a plan that was outgrown says so, and writes nothing (S033)
   CHECK(step.counts->is_untouched());
 }
 
-TEST_CASE("retrieve: the lengths are those of the call, also for a plan made before the keys came") {
+TEST_CASE(
+    "retrieve: the lengths are those of the call, also for a plan made before the keys came") {
   Machine machine;
   const Config config = config_of({{"head_dim", "8"}, {"k", "50"}});
   Zone zone({20, 20, 20}, 1, 20, 8, 8);

@@ -45,8 +45,8 @@ void check_changes(const Machine& machine, const Args& good,
 // Two sequences of a tier index with its search, stage by stage.
 struct Setup {
   explicit Setup(const Options& more = {}) {
-    Options options = {{"head_dim", "16"}, {"value_dim", "8"}, {"vote", "tier"}, {"k", "4"},
-                       {"candidates", "0.5"}, {"tail", "sketch2"}};
+    Options options = {{"head_dim", "16"}, {"value_dim", "8"},    {"vote", "tier"},
+                       {"k", "4"},         {"candidates", "0.5"}, {"tail", "sketch2"}};
     options.insert(options.end(), more.begin(), more.end());
     config = config_of(options);
     index = index_with(machine, *config, 2, zone, 64);
@@ -190,8 +190,12 @@ TEST_CASE("stage select: arguments") {
        {[](A& a) { a.rule.ppm[0] = 1000001; }, kInvalid, {"rule.ppm[0]=1000001"}},
        {[](A& a) { a.rule.ppm[0] = -1; }, kInvalid, {"rule.ppm[0]=-1"}},
        {[](A& a) { a.rule.below[0] = 7; }, kInvalid, {"rule.below[0]=7"}},
-       {[](A& a) { a.rule = format::candidate_rule(format::kDefaultSchedule, 1);
-                   a.rule.below[1] = a.rule.below[0]; }, kInvalid, {"rule.below[1]=32768"}},
+       {[](A& a) {
+          a.rule = format::candidate_rule(format::kDefaultSchedule, 1);
+          a.rule.below[1] = a.rule.below[0];
+        },
+        kInvalid,
+        {"rule.below[1]=32768"}},
        {[](A& a) { a.votes = nullptr; }, kInvalid, {"votes=NULL"}},
        {[](A& a) { a.votes_stride = 30; }, kInvalid, {"votes_stride=30"}},
        {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
@@ -233,14 +237,26 @@ TEST_CASE("stage rerank: arguments") {
        {[](A& a) { a.scale = 2e6F; }, kInvalid, {"scale=2e+06"}},
        {[](A& a) { a.share = 1.5; }, kInvalid, {"share=1.5"}},
        {[](A& a) { a.share = kNan; }, kInvalid, {"share=nan"}},
-       {[](A& a) { a.share = 0.5; a.rank = PKV_RANK_MEAN; }, kInvalid, {"rank with share"}},
-       {[](A& a) { a.share = 0.5; a.k_min = 5; }, kInvalid, {"k_min=5", "0..4"}},
+       {[](A& a) {
+          a.share = 0.5;
+          a.rank = PKV_RANK_MEAN;
+        },
+        kInvalid,
+        {"rank with share"}},
+       {[](A& a) {
+          a.share = 0.5;
+          a.k_min = 5;
+        },
+        kInvalid,
+        {"k_min=5", "0..4"}},
        {[](A& a) { a.tail_samples = 0; }, kInvalid, {"tail_samples=0"}},
        {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
        {[](A& a) { a.candidate_counts = nullptr; }, kInvalid, {"candidate_counts=NULL"}},
        {[](A& a) { a.candidate_counts = too_many.data(); }, kOutside, {"candidate_counts[0]=1000"}},
        {[](A& a) { a.candidate_counts = negative.data(); }, kOutside, {"candidate_counts[0]=-1"}},
-       {[](A& a) { a.candidates = descending.data(); }, kOutside, {"candidates[0, 1]", "ascending"}},
+       {[](A& a) { a.candidates = descending.data(); },
+        kOutside,
+        {"candidates[0, 1]", "ascending"}},
        {[](A& a) { a.candidates = outside.data(); }, kOutside, {"=25", "24"}},
        {[](A& a) { a.candidates_stride = -1; }, kInvalid, {"candidates_stride=-1"}},
        {[](A& a) { a.positions = nullptr; }, kInvalid, {"positions=NULL"}},
@@ -263,7 +279,8 @@ TEST_CASE("stage fetch: arguments") {
        {[](A& a) { a.k = -1; }, kInvalid, {"k=-1"}},
        {[](A& a) { a.k = 3; }, kInvalid, {"rows keys", "k"}},
        {[](A& a) { a.positions = nullptr; }, kInvalid, {"positions=NULL"}},
-       {[](A& a) { a.positions = wrong.data(); }, kOutside,
+       {[](A& a) { a.positions = wrong.data(); },
+        kOutside,
         {"entry 1, KV head 1, slot 1", "=25", "0..24"}},
        {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "both or none"}},
        {[](A& a) { a.values.dtype = PKV_DTYPE_BF16; }, kInvalid, {"rows values", "bf16", "f32"}},
@@ -290,7 +307,9 @@ TEST_CASE("stage attend: arguments") {
        {[](A& a) { a.tail = 4; }, kInvalid, {"tail=4"}},
        {[](A& a) { a.part_count = 5; }, kInvalid, {"part_count=5", "0..4"}},
        {[](A& a) { a.part_count = 2; }, kInvalid, {"dense[1].keys", "ndim=0"}},
-       {[](A& a) { a.parts[0].lengths = long_part; }, kInvalid, {"dense[0].lengths[1]=41", "0..40"}},
+       {[](A& a) { a.parts[0].lengths = long_part; },
+        kInvalid,
+        {"dense[0].lengths[1]=41", "0..40"}},
        {[](A& a) { a.parts[0].values.ndim = 0; }, kInvalid, {"dense[0].values"}},
        {[](A& a) { a.k = 5; }, kInvalid, {"rows.keys"}},
        {[](A& a) { a.row_keys.ndim = 0; }, kInvalid, {"rows.keys"}},
@@ -343,21 +362,25 @@ TEST_CASE("stage encode: arguments, and bytes equal to those of the index") {
   CHECK(std::equal(sums.begin(), sums.end(), s.index->value_sums()));
   CHECK(g.value_norm == 1);
   using A = pkv_encode_args;
-  check_changes<A>(
-      s.machine, args, stage_encode_sync,
-      {{[](A& a) { a.batch = -1; }, kInvalid, {"batch=-1"}},
-       {[](A& a) { a.keys.ndim = 3; }, kInvalid, {"keys", "ndim=3"}},
-       {[](A& a) { a.values.ndim = 0; a.value_sums = nullptr; }, kInvalid, {"without values"}},
-       {[](A& a) { a.value_sums = nullptr; }, kInvalid, {"value_sums=NULL"}},
-       {[](A& a) { a.occupancy = nullptr; }, kInvalid, {"occupancy=NULL"}},
-       {[](A& a) { a.good_counts = nullptr; }, kInvalid, {"good_counts=NULL"}},
-       {[](A& a) { a.sequences = nullptr; }, kInvalid, {"sequences=NULL"}},
-       {[](A& a) { a.sequences = twice; }, kInvalid, {"sequences: 1 occurs twice"}},
-       {[](A& a) { a.starts = nullptr; }, kInvalid, {"starts=NULL"}},
-       {[](A& a) { a.starts = late; }, kOutside, {"starts[1]=40", "0..39"}},
-       {[](A& a) { a.counts = nullptr; }, kInvalid, {"counts=NULL"}},
-       {[](A& a) { a.counts = many; }, kOutside, {"counts[1]=41", "0..40"}},
-       {[](A& a) { a.store.row_bytes = 0; }, kInvalid, {"store.row_bytes=0"}}});
+  check_changes<A>(s.machine, args, stage_encode_sync,
+                   {{[](A& a) { a.batch = -1; }, kInvalid, {"batch=-1"}},
+                    {[](A& a) { a.keys.ndim = 3; }, kInvalid, {"keys", "ndim=3"}},
+                    {[](A& a) {
+                       a.values.ndim = 0;
+                       a.value_sums = nullptr;
+                     },
+                     kInvalid,
+                     {"without values"}},
+                    {[](A& a) { a.value_sums = nullptr; }, kInvalid, {"value_sums=NULL"}},
+                    {[](A& a) { a.occupancy = nullptr; }, kInvalid, {"occupancy=NULL"}},
+                    {[](A& a) { a.good_counts = nullptr; }, kInvalid, {"good_counts=NULL"}},
+                    {[](A& a) { a.sequences = nullptr; }, kInvalid, {"sequences=NULL"}},
+                    {[](A& a) { a.sequences = twice; }, kInvalid, {"sequences: 1 occurs twice"}},
+                    {[](A& a) { a.starts = nullptr; }, kInvalid, {"starts=NULL"}},
+                    {[](A& a) { a.starts = late; }, kOutside, {"starts[1]=40", "0..39"}},
+                    {[](A& a) { a.counts = nullptr; }, kInvalid, {"counts=NULL"}},
+                    {[](A& a) { a.counts = many; }, kOutside, {"counts[1]=41", "0..40"}},
+                    {[](A& a) { a.store.row_bytes = 0; }, kInvalid, {"store.row_bytes=0"}}});
 }
 
 TEST_CASE("stage fit: arguments") {
@@ -386,18 +409,17 @@ TEST_CASE("stage fit: arguments") {
   CHECK(query_counts == std::vector<int64_t>{10, 10});
   CHECK(value_sums == std::vector<double>(16, 30.0));
   using A = pkv_fit_args;
-  check_changes<A>(
-      machine, args, stage_fit_sync,
-      {{[](A& a) { a.geometry = nullptr; }, kInvalid, {"geometry=NULL"}},
-       {[](A& a) { a.pivot = nullptr; }, kInvalid, {"pivot=NULL"}},
-       {[](A& a) { a.key_counts = nullptr; }, kInvalid, {"key_counts=NULL"}},
-       {[](A& a) { a.key_sums = nullptr; }, kInvalid, {"key_sums=NULL"}},
-       {[](A& a) { a.key_squares = nullptr; }, kInvalid, {"key_squares=NULL"}},
-       {[](A& a) { a.query_counts = nullptr; }, kInvalid, {"query_counts=NULL"}},
-       {[](A& a) { a.query_squares = nullptr; }, kInvalid, {"query_squares=NULL"}},
-       {[](A& a) { a.values.ndim = 0; }, kInvalid, {"value_sums", "without values"}},
-       {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "ndim=0"}},
-       {[](A& a) { a.queries.dtype = PKV_DTYPE_I64; }, kInvalid, {"queries", "i64"}}});
+  check_changes<A>(machine, args, stage_fit_sync,
+                   {{[](A& a) { a.geometry = nullptr; }, kInvalid, {"geometry=NULL"}},
+                    {[](A& a) { a.pivot = nullptr; }, kInvalid, {"pivot=NULL"}},
+                    {[](A& a) { a.key_counts = nullptr; }, kInvalid, {"key_counts=NULL"}},
+                    {[](A& a) { a.key_sums = nullptr; }, kInvalid, {"key_sums=NULL"}},
+                    {[](A& a) { a.key_squares = nullptr; }, kInvalid, {"key_squares=NULL"}},
+                    {[](A& a) { a.query_counts = nullptr; }, kInvalid, {"query_counts=NULL"}},
+                    {[](A& a) { a.query_squares = nullptr; }, kInvalid, {"query_squares=NULL"}},
+                    {[](A& a) { a.values.ndim = 0; }, kInvalid, {"value_sums", "without values"}},
+                    {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "ndim=0"}},
+                    {[](A& a) { a.queries.dtype = PKV_DTYPE_I64; }, kInvalid, {"queries", "i64"}}});
 }
 
 }  // namespace pkv::test

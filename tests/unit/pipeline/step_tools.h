@@ -42,7 +42,8 @@ struct Zone {
     out.tensor.ndim = 3;
     out.tensor.shape = out.shape.data();
     out.tensor.strides = out.strides.data();
-    const int64_t offset = (static_cast<int64_t>(sequence) * shape[1] * shape[2] + begin) * shape[3];
+    const int64_t offset =
+        (static_cast<int64_t>(sequence) * shape[1] * shape[2] + begin) * shape[3];
     out.tensor.byte_offset = static_cast<uint64_t>(offset) * sizeof(float);
   }
 
@@ -61,9 +62,8 @@ struct Zone {
 inline std::shared_ptr<Index> index_with(const Machine& machine, const Config& config,
                                          int32_t kv_heads, Zone& zone, int64_t capacity,
                                          bool with_values = true) {
-  const auto index =
-      value_of(Index::create(machine.device, codec_of(machine, config, kv_heads),
-                             static_cast<int32_t>(zone.lengths.size()), capacity));
+  const auto index = value_of(Index::create(machine.device, codec_of(machine, config, kv_heads),
+                                            static_cast<int32_t>(zone.lengths.size()), capacity));
   for (std::size_t s = 0; s < zone.lengths.size(); ++s) {
     Zone::View keys, values;
     Zone::view(zone.keys, s, 0, zone.lengths[s], keys);
@@ -156,7 +156,8 @@ struct Step {
     return pkv::fetch(*plan, machine.stream, source, hits, rows);
   }
   // Fetched rows and tail, and `dense` if given.
-  absl::Status attend(Array& query, const std::vector<pkv_dense>& dense = {}, bool has_hits = true) {
+  absl::Status attend(Array& query, const std::vector<pkv_dense>& dense = {},
+                      bool has_hits = true) {
     pkv_attention attention{};
     attention.query = query.tensor();
     attention.output = output->tensor();

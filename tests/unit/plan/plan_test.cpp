@@ -8,8 +8,8 @@ struct Setup {
   explicit Setup(const Options& options = {{"head_dim", "16"}, {"k", "10"}}, int32_t sequences = 4,
                  int64_t capacity = 1000)
       : config(config_of(options)),
-        index(value_of(Index::create(machine.device, codec_of(machine, config, 2), sequences,
-                                     capacity))) {
+        index(value_of(
+            Index::create(machine.device, codec_of(machine, config, 2), sequences, capacity))) {
     desc.batch = 2;
     desc.query_heads = 4;
   }
@@ -31,11 +31,16 @@ TEST_CASE("plan: an option of the codec that differs is named with both values")
     std::vector<std::string> parts;
   };
   const std::vector<Case> cases = {
-      {"head_dim", "24", {"head_dim", "24", "16"}},  {"value_dim", "8", {"value_dim", "8", "16"}},
-      {"v_source", "k_prefix", {"v_source"}},        {"codec", "polar4", {"codec", "1", "2"}},
-      {"vote", "tier", {"vote", "1", "2"}},          {"rounds", "2", {"rounds", "2", "1"}},
-      {"tail", "sketch2", {"tail", "2", "0"}},       {"value_norm", "on", {"value_norm", "1", "0"}},
-      {"seed", "99", {"seed", "99"}},                {"center", "off", {"center", "off", "on"}},
+      {"head_dim", "24", {"head_dim", "24", "16"}},
+      {"value_dim", "8", {"value_dim", "8", "16"}},
+      {"v_source", "k_prefix", {"v_source"}},
+      {"codec", "polar4", {"codec", "1", "2"}},
+      {"vote", "tier", {"vote", "1", "2"}},
+      {"rounds", "2", {"rounds", "2", "1"}},
+      {"tail", "sketch2", {"tail", "2", "0"}},
+      {"value_norm", "on", {"value_norm", "1", "0"}},
+      {"seed", "99", {"seed", "99"}},
+      {"center", "off", {"center", "off", "on"}},
       {"balance", "off", {"balance", "off", "on"}},
   };
   for (const Case& c : cases) {
@@ -50,8 +55,11 @@ TEST_CASE("plan: an option of the codec that differs is named with both values")
   }
   // Options of the step and of append may differ.
   Config config = setup.config;
-  for (const auto& [name, value] : Options{{"k", "3"}, {"candidates", "0.5"}, {"rank", "mean"},
-                                           {"tail", "drop"}, {"nonfinite", "isolate"}}) {
+  for (const auto& [name, value] : Options{{"k", "3"},
+                                           {"candidates", "0.5"},
+                                           {"rank", "mean"},
+                                           {"tail", "drop"},
+                                           {"nonfinite", "isolate"}}) {
     require_ok(config.set(name, value));
   }
   require_ok(Plan::create(setup.index, config, setup.desc).status());
@@ -102,10 +110,10 @@ TEST_CASE("plan: candidates is the most of any length, also where a step of the 
     return value_of(setup.plan())->candidates();
   };
   CHECK(candidates(1000) == 50);
-  CHECK(candidates(32767) == 1639);      // ceil(5 %)
-  CHECK(candidates(32768) == 1639);      // 2 % of 32,768 is 656
-  CHECK(candidates(131071) == 2622);     // ceil(2 %)
-  CHECK(candidates(200000) == 2622);     // 1 % is 2,000
+  CHECK(candidates(32767) == 1639);   // ceil(5 %)
+  CHECK(candidates(32768) == 1639);   // 2 % of 32,768 is 656
+  CHECK(candidates(131071) == 2622);  // ceil(2 %)
+  CHECK(candidates(200000) == 2622);  // 1 % is 2,000
   CHECK(candidates(3) == 3);
 }
 
@@ -187,14 +195,16 @@ TEST_CASE("plan: an outgrown plan says so") {
   Array keys({2, 21, 16});
   fill_random(keys.numbers(), 1);
   const Tokens most(keys, 0, 20);
-  require_ok(setup.index->append(setup.machine.stream, 1, most.tensor, nullptr, Index::Mode::kSync));
+  require_ok(
+      setup.index->append(setup.machine.stream, 1, most.tensor, nullptr, Index::Mode::kSync));
   require_ok(plan->check_lengths());
   const Tokens more(keys, 20, 1);
   // Sequence 3 is none of the plan's.
-  require_ok(setup.index->append(setup.machine.stream, 3, keys.tensor(), nullptr,
-                                 Index::Mode::kSync));
+  require_ok(
+      setup.index->append(setup.machine.stream, 3, keys.tensor(), nullptr, Index::Mode::kSync));
   require_ok(plan->check_lengths());
-  require_ok(setup.index->append(setup.machine.stream, 1, more.tensor, nullptr, Index::Mode::kSync));
+  require_ok(
+      setup.index->append(setup.machine.stream, 1, more.tensor, nullptr, Index::Mode::kSync));
   check_refused(plan->check_lengths(), absl::StatusCode::kFailedPrecondition,
                 {"sequence 1", "21", "max_tokens=20"});
 }
