@@ -21,14 +21,14 @@
  *
  * Conventions; functions do not repeat them.
  *  1. Every call returns a pkv_status unless it cannot fail. On anything but PKV_OK,
- *     pkv_last_error() gives the text for the calling thread: what was wrong, the value, and what is
- *     accepted. Objects stay as they were, outputs of handle type are NULL (they are zeroed first).
+ *     pkv_last_error() gives the text for the calling thread: what was wrong, the value, and what
+ * is accepted. Objects stay as they were, outputs of handle type are NULL (they are zeroed first).
  *     NULL for a pointer that is not described as optional is PKV_INVALID_ARGUMENT.
  *  2. Structs begin with struct_size. Fill them with their _init function, then set fields. Fields
  *     beyond the caller's struct_size take their defaults and are not written.
  *  3. create and destroy come in pairs; destroy accepts NULL. An object must be destroyed before
- *     the one it was made from (index before codec and device, device before runtime); destroying in
- *     another order is safe, the parts are released with the last user. The library neither frees
+ *     the one it was made from (index before codec and device, device before runtime); destroying
+ * in another order is safe, the parts are released with the last user. The library neither frees
  *     nor keeps memory that it did not allocate, beyond the call, or, for enqueued work, beyond the
  *     stream's passing it.
  *  4. const handles may be used by several threads at once, others by one at a time; different
@@ -40,7 +40,8 @@
  *     device can read. Shapes: b entries of a batch, h KV heads, hq query heads (a multiple of h),
  *     t or n tokens, d head_dim, dv value_dim.
  *  7. Options are set by name with a text value; the same names serve the command line and JSON. An
- *     unknown option, a value outside its range, or an option that the call does not use is an error.
+ *     unknown option, a value outside its range, or an option that the call does not use is an
+ * error.
  *  8. Texts are UTF-8, end in NUL, and live until the object they were asked from is destroyed. */
 #ifndef PARISKV_H_
 #define PARISKV_H_
@@ -55,77 +56,79 @@ extern "C" {
 #define PKV_VERSION_MINOR 1
 #define PKV_VERSION_PATCH 0
 
-/* ---- Library and errors ------------------------------------------------------------------- */
+/* ---- Library and errors ------------------------------------------------------------- */
 
 /* "0.1.0". Any thread. */
 PKV_API const char *pkv_version(void);
 /* "INVALID_ARGUMENT" and the like; "UNKNOWN" for a number that is no status. Any thread. */
 PKV_API const char *pkv_status_name(pkv_status status);
-/* Text of the last call on this thread that did not return PKV_OK; "" if there was none. Valid until
- * this thread's next call. Successful calls leave it alone. */
+/* Text of the last call on this thread that did not return PKV_OK; "" if there was none. Valid
+ * until this thread's next call. Successful calls leave it alone. */
 PKV_API const char *pkv_last_error(void);
 
-/* ---- Runtime: which backends there are ------------------------------------------------------ */
+/* ---- Runtime: which backends there are ---------------------------------------------- */
 
 typedef struct pkv_runtime pkv_runtime;
 
 typedef struct pkv_runtime_options {
   uint32_t struct_size;
-  int32_t log_level;         /* highest level passed on: 0 error .. 3 debug; default 2 */
-  pkv_log_fn log;            /* NULL (default): silent */
+  int32_t log_level; /* highest level passed on: 0 error .. 3 debug; default 2 */
+  pkv_log_fn log;    /* NULL (default): silent */
   void *log_user;
-  const char *backend_path;  /* folders to search for backend libraries, ':' between, in front of
-                              * PKV_BACKEND_PATH; NULL: none. Only absolute folders are taken. */
+  const char *backend_path; /* folders to search for backend libraries, ':' between, in front of
+                             * PKV_BACKEND_PATH; NULL: none. Only absolute folders are taken. */
 } pkv_runtime_options;
 /* `struct_size`: sizeof of the caller's struct; bytes behind it are not touched. Sizes below 4 are
  * PKV_INVALID_ARGUMENT; larger ones than the library knows are accepted, the rest zeroed. */
 PKV_API pkv_status pkv_runtime_options_init(pkv_runtime_options *options, size_t struct_size);
 
-/* Lists the backends: built-in ones, then libraries named pariskv_backend_*.so in options->backend_path,
- * in the folders of the environment variable PKV_BACKEND_PATH, and in the folder pariskv/backends beside
- * this library, in that order. Never the current folder. Plug-ins are loaded here; one that is refused
- * is listed with its reason and does not make the call fail. A second library of the same file
- * (symbolic links resolved) is skipped; another one with a name already taken is refused. */
+/* Lists the backends: built-in ones, then libraries named pariskv_backend_*.so in
+ * options->backend_path, in the folders of the environment variable PKV_BACKEND_PATH, and in the
+ * folder pariskv/backends beside this library, in that order. Never the current folder. Plug-ins
+ * are loaded here; one that is refused is listed with its reason and does not make the call fail. A
+ * second library of the same file (symbolic links resolved) is skipped; another one with a name
+ * already taken is refused. */
 PKV_API pkv_status pkv_runtime_create(const pkv_runtime_options *options, pkv_runtime **out);
 PKV_API void pkv_runtime_destroy(pkv_runtime *runtime);
-/* JSON: version, places searched in order, backends with name, version, path, score, usable, reason, and
- * per usable backend its devices, shapes, dtypes, codecs and layouts. */
+/* JSON: version, places searched in order, backends with name, version, path, score, usable,
+ * reason, and per usable backend its devices, shapes, dtypes, codecs and layouts. */
 PKV_API pkv_status pkv_runtime_describe(const pkv_runtime *runtime, const char **out);
 
 typedef struct pkv_backend_info {
   uint32_t struct_size;
-  int32_t score;        /* `auto` takes the usable backend with the highest; ties: listed first */
-  int32_t is_usable;    /* 1, or 0 with a reason */
+  int32_t score;     /* `auto` takes the usable backend with the highest; ties: listed first */
+  int32_t is_usable; /* 1, or 0 with a reason */
   int32_t is_builtin;
   int32_t device_count;
   int32_t reserved;
-  const char *name;     /* "" if the library was refused before it gave one */
+  const char *name; /* "" if the library was refused before it gave one */
   const char *version;
-  const char *path;     /* "" for built-in ones */
-  const char *reason;   /* why it is not usable, else "" */
+  const char *path;   /* "" for built-in ones */
+  const char *reason; /* why it is not usable, else "" */
 } pkv_backend_info;
 PKV_API pkv_status pkv_backend_info_init(pkv_backend_info *info, size_t struct_size);
 PKV_API pkv_status pkv_runtime_backend_count(const pkv_runtime *runtime, int32_t *out);
 /* PKV_OUT_OF_RANGE: index not in 0..count-1. */
 PKV_API pkv_status pkv_runtime_backend_info(const pkv_runtime *runtime, int32_t index,
                                             pkv_backend_info *out);
-/* Loads one backend library by path (absolute, or relative with a '/' in it). On success `*out_index` is
- * its index; loading the same file again gives the same index.
- * PKV_NOT_FOUND no such file; PKV_INVALID_ARGUMENT not a library, or lacks the entry symbol (named);
- * PKV_FAILED_PRECONDITION another interface or format version (both named), or a sanitizer build that
- * does not match; PKV_ALREADY_EXISTS another library has that backend name. */
+/* Loads one backend library by path (absolute, or relative with a '/' in it). On success
+ * `*out_index` is its index; loading the same file again gives the same index. PKV_NOT_FOUND no
+ * such file; PKV_INVALID_ARGUMENT not a library, or lacks the entry symbol (named);
+ * PKV_FAILED_PRECONDITION another interface or format version (both named), or a sanitizer build
+ * that does not match; PKV_ALREADY_EXISTS another library has that backend name. */
 PKV_API pkv_status pkv_runtime_backend_load(pkv_runtime *runtime, const char *path,
                                             int32_t *out_index);
 
-/* ---- Device, memory, streams, events ---------------------------------------------------------- */
+/* ---- Device, memory, streams, events ------------------------------------------------ */
 
 typedef struct pkv_device pkv_device;
 typedef struct pkv_stream pkv_stream;
 typedef struct pkv_event pkv_event;
 
-/* Opens device `ordinal` of a backend by name. "auto": the environment variable PKV_BACKEND if set, else
- * the usable backend with the highest score. PKV_NOT_FOUND lists the names there are; PKV_UNAVAILABLE: a
- * backend that is listed but not usable, with its reason; PKV_OUT_OF_RANGE: ordinal. */
+/* Opens device `ordinal` of a backend by name. "auto": the environment variable PKV_BACKEND if set,
+ * else the usable backend with the highest score. PKV_NOT_FOUND lists the names there are;
+ * PKV_UNAVAILABLE: a backend that is listed but not usable, with its reason; PKV_OUT_OF_RANGE:
+ * ordinal. */
 PKV_API pkv_status pkv_device_open(const pkv_runtime *runtime, const char *backend, int32_t ordinal,
                                    pkv_device **out);
 PKV_API void pkv_device_close(pkv_device *device);
@@ -145,8 +148,8 @@ PKV_API pkv_status pkv_device_copy(pkv_stream *stream, void *target, const void 
                                    int64_t bytes);
 
 PKV_API pkv_status pkv_stream_create(pkv_device *device, pkv_stream **out);
-/* Borrows a native stream (cudaStream_t, hipStream_t as uintptr_t); 0 is the vendor's default stream.
- * CPU backends accept 0 only. */
+/* Borrows a native stream (cudaStream_t, hipStream_t as uintptr_t); 0 is the vendor's default
+ * stream. CPU backends accept 0 only. */
 PKV_API pkv_status pkv_stream_wrap(pkv_device *device, uintptr_t native, pkv_stream **out);
 PKV_API void pkv_stream_destroy(pkv_stream *stream);
 /* Waits; reports failures of enqueued work. */
@@ -158,18 +161,19 @@ PKV_API pkv_status pkv_event_record(pkv_event *event, pkv_stream *stream);
 /* Later work on `stream` waits for the event. Stream and event belong to one device. */
 PKV_API pkv_status pkv_event_wait(pkv_event *event, pkv_stream *stream);
 
-/* ---- Configuration ------------------------------------------------------------------------------ */
+/* ---- Configuration ------------------------------------------------------------------ */
 
-/* A set of options. Those of the codec (head_dim, value_dim, v_source, codec, vote, center, balance, rounds,
- * seed, value_norm, and the sketch named by tail) fix what a key record is; those of a plan (k, candidates,
- * vote_group, rho_of, rank, tail, tail_samples, scale, share, k_min) how a step works; nonfinite belongs to
- * append. docs/algorithm.md, section 1, has the meaning and the defaults per profile. */
+/* A set of options. Those of the codec (head_dim, value_dim, v_source, codec, vote, center,
+ * balance, rounds, seed, value_norm, and the sketch named by tail) fix what a key record is; those
+ * of a plan (k, candidates, vote_group, rho_of, rank, tail, tail_samples, scale, share, k_min) how
+ * a step works; nonfinite belongs to append. docs/algorithm.md, section 1, has the meaning and the
+ * defaults per profile. */
 typedef struct pkv_config pkv_config;
 /* profile: "default" or "paper". head_dim has no default and must be set. */
 PKV_API pkv_status pkv_config_create(const char *profile, pkv_config **out);
 PKV_API void pkv_config_destroy(pkv_config *config);
-/* PKV_NOT_FOUND: no such option (the nearest names are listed); PKV_INVALID_ARGUMENT: the value, with the
- * accepted range or choices. The option keeps its old value then. */
+/* PKV_NOT_FOUND: no such option (the nearest names are listed); PKV_INVALID_ARGUMENT: the value,
+ * with the accepted range or choices. The option keeps its old value then. */
 PKV_API pkv_status pkv_config_set(pkv_config *config, const char *name, const char *value);
 /* The value as text, as pkv_config_set takes it; valid until the next call on this config. */
 PKV_API pkv_status pkv_config_get(const pkv_config *config, const char *name, const char **out);
@@ -178,16 +182,16 @@ typedef struct pkv_option_info {
   uint32_t struct_size;
   int32_t reserved;
   const char *name;
-  const char *accepts;         /* "0..65536", "off, on", "auto or (0, 1]" */
-  const char *default_value;   /* in profile "default"; "" if it must be set */
-  const char *paper_value;     /* in profile "paper" */
-  const char *about;           /* one line */
+  const char *accepts;       /* "0..65536", "off, on", "auto or (0, 1]" */
+  const char *default_value; /* in profile "default"; "" if it must be set */
+  const char *paper_value;   /* in profile "paper" */
+  const char *about;         /* one line */
 } pkv_option_info;
 PKV_API pkv_status pkv_option_info_init(pkv_option_info *info, size_t struct_size);
 PKV_API pkv_status pkv_config_option_count(int32_t *out);
 PKV_API pkv_status pkv_config_option_info(int32_t index, pkv_option_info *out);
 
-/* ---- Codec --------------------------------------------------------------------------------------- */
+/* ---- Codec -------------------------------------------------------------------------- */
 
 /* Fitted parameters for all KV heads of one layer, and the geometry of its records. Immutable. */
 typedef struct pkv_codec pkv_codec;
@@ -206,10 +210,10 @@ PKV_API void pkv_codec_destroy(pkv_codec *codec);
 /* Host arrays, f32, row-major. */
 typedef struct pkv_codec_data {
   uint32_t struct_size;
-  int32_t kv_heads;           /* h */
-  const float *center;        /* [h, d] finite */
-  const float *balance;       /* [h, d] finite, > 0 */
-  const float *value_center;  /* [h, dv] finite; needed with a value sketch, else NULL */
+  int32_t kv_heads;          /* h */
+  const float *center;       /* [h, d] finite */
+  const float *balance;      /* [h, d] finite, > 0 */
+  const float *value_center; /* [h, dv] finite; needed with a value sketch, else NULL */
 } pkv_codec_data;
 PKV_API pkv_status pkv_codec_data_init(pkv_codec_data *data, size_t struct_size);
 /* A codec from stored numbers, e.g. calibrated offline. Copies the arrays. */
@@ -220,13 +224,13 @@ PKV_API pkv_status pkv_codec_export(const pkv_codec *codec, pkv_codec_data *out)
 PKV_API pkv_status pkv_codec_geometry(const pkv_codec *codec, pkv_geometry *out);
 PKV_API pkv_status pkv_geometry_init(pkv_geometry *geometry, size_t struct_size);
 
-/* ---- Index over keys ------------------------------------------------------------------------------ */
+/* ---- Index over keys ---------------------------------------------------------------- */
 
 /* Key records of `sequences` sequences of at most `capacity` tokens each, for one layer. */
 typedef struct pkv_index pkv_index;
 
-/* Bytes of device memory that pkv_index_create will take. Sums are checked: PKV_INVALID_ARGUMENT where they
- * pass 2^63, or capacity is not in 1..2^31-1, or sequences not in 1..2^20. */
+/* Bytes of device memory that pkv_index_create will take. Sums are checked: PKV_INVALID_ARGUMENT
+ * where they pass 2^63, or capacity is not in 1..2^31-1, or sequences not in 1..2^20. */
 PKV_API pkv_status pkv_index_bytes(const pkv_device *device, const pkv_codec *codec,
                                    int32_t sequences, int64_t capacity, int64_t *out);
 PKV_API pkv_status pkv_index_create(pkv_device *device, const pkv_codec *codec, int32_t sequences,
@@ -235,11 +239,11 @@ PKV_API void pkv_index_destroy(pkv_index *index);
 
 /* Encodes t keys behind those of one sequence.
  *   keys    [h, t, d]
- *   values  [h, t, dv]; optional unless the codec has a sketch or norms; without values for any token the
- *           tail "mean" is refused by pkv_attend
- * pkv_index_append isolates bad keys (docs/algorithm.md, 3.6); the _sync form obeys the option nonfinite of
- * the config the codec was made with: refuse names sequence, head, position.
- * PKV_OUT_OF_RANGE: sequence. PKV_RESOURCE_EXHAUSTED: does not fit (need and room named). */
+ *   values  [h, t, dv]; optional unless the codec has a sketch or norms; without values for any
+ * token the tail "mean" is refused by pkv_attend pkv_index_append isolates bad keys
+ * (docs/algorithm.md, 3.6); the _sync form obeys the option nonfinite of the config the codec was
+ * made with: refuse names sequence, head, position. PKV_OUT_OF_RANGE: sequence.
+ * PKV_RESOURCE_EXHAUSTED: does not fit (need and room named). */
 PKV_API pkv_status pkv_index_append(pkv_index *index, pkv_stream *stream, int32_t sequence,
                                     const pkv_tensor *keys, const pkv_tensor *values);
 PKV_API pkv_status pkv_index_append_sync(pkv_index *index, pkv_stream *stream, int32_t sequence,
@@ -251,53 +255,58 @@ PKV_API pkv_status pkv_index_length(const pkv_index *index, int32_t sequence, in
 typedef struct pkv_index_stats {
   uint32_t struct_size;
   int32_t sequences;
-  int64_t capacity;       /* tokens per sequence */
-  int64_t tokens;         /* held, all sequences */
-  int64_t bad_keys;       /* isolated, all sequences and heads */
-  int64_t device_bytes;   /* held by the index */
-  int64_t bytes_per_key;  /* of one record (one token, one KV head) */
+  int64_t capacity;      /* tokens per sequence */
+  int64_t tokens;        /* held, all sequences */
+  int64_t bad_keys;      /* isolated, all sequences and heads */
+  int64_t device_bytes;  /* held by the index */
+  int64_t bytes_per_key; /* of one record (one token, one KV head) */
 } pkv_index_stats;
 PKV_API pkv_status pkv_index_stats_init(pkv_index_stats *stats, size_t struct_size);
 /* Waits for `stream`, so that the counts are those of all work enqueued on it. */
 PKV_API pkv_status pkv_index_stats_sync(const pkv_index *index, pkv_stream *stream,
                                         pkv_index_stats *out);
 
-/* Records [begin, begin + count) of one (sequence, KV head) in canonical form, into host planes that the
- * caller provides (pkv_records: row_tokens is ignored, each plane holds `count` records). */
+/* Records [begin, begin + count) of one (sequence, KV head) in canonical form, into host planes
+ * that the caller provides (pkv_records: row_tokens is ignored, each plane holds `count` records).
+ */
 PKV_API pkv_status pkv_index_export_sync(const pkv_index *index, pkv_stream *stream,
                                          int32_t sequence, int32_t kv_head, int64_t begin,
                                          int64_t count, const pkv_records *out);
 
 /* Flags of pkv_index_save_sync. */
 enum { PKV_SAVE_OVERWRITE = 1 };
-/* Writes codec, geometry and records of all sequences to a .pkv file (docs/format.md): to a temporary name in
- * the same folder, flushed, then renamed. PKV_ALREADY_EXISTS without PKV_SAVE_OVERWRITE; PKV_RESOURCE_EXHAUSTED
- * disk full; PKV_INVALID_ARGUMENT or PKV_UNAVAILABLE with the system's text for other failures; nothing is left behind. */
+/* Writes codec, geometry and records of all sequences to a .pkv file (docs/format.md): to a
+ * temporary name in the same folder, flushed, then renamed. PKV_ALREADY_EXISTS without
+ * PKV_SAVE_OVERWRITE; PKV_RESOURCE_EXHAUSTED disk full; PKV_INVALID_ARGUMENT or PKV_UNAVAILABLE
+ * with the system's text for other failures; nothing is left behind. */
 PKV_API pkv_status pkv_index_save_sync(const pkv_index *index, pkv_stream *stream, const char *path,
                                        uint32_t flags);
-/* Makes codec and index from a file. PKV_DATA_LOSS: damaged (which section, offset); PKV_FAILED_PRECONDITION:
- * another format version (both named); PKV_NOT_FOUND. `out_codec` may be NULL. */
+/* Makes codec and index from a file. PKV_DATA_LOSS: damaged (which section, offset);
+ * PKV_FAILED_PRECONDITION: another format version (both named); PKV_NOT_FOUND. `out_codec` may be
+ * NULL. */
 PKV_API pkv_status pkv_index_load_sync(pkv_device *device, pkv_stream *stream, const char *path,
                                        pkv_index **out_index, pkv_codec **out_codec);
 /* Replaces the content of an index by that of a file with the same codec, as a whole or not at all.
- * PKV_FAILED_PRECONDITION names the field that differs (seed, head_dim, codec, centre, ..) and both values. */
+ * PKV_FAILED_PRECONDITION names the field that differs (seed, head_dim, codec, centre, ..) and both
+ * values. */
 PKV_API pkv_status pkv_index_restore_sync(pkv_index *index, pkv_stream *stream, const char *path);
 
-/* ---- Plan and decoding step ------------------------------------------------------------------------- */
+/* ---- Plan and decoding step --------------------------------------------------------- */
 
 /* Shape, choices and scratch of a step, fixed once. Runs allocate nothing. */
 typedef struct pkv_plan pkv_plan;
 
 typedef struct pkv_plan_desc {
   uint32_t struct_size;
-  int32_t batch;             /* b, 1..65,535 entries of the batch */
-  int32_t query_heads;       /* hq, a multiple of h, at most 128 h */
-  int32_t owns_scratch;      /* 1: the plan allocates its scratch; then one call at a time */
-  const int32_t *sequences;  /* [b] different sequences of the index; NULL: 0..b-1. Copied. */
-  int64_t max_tokens;        /* longest row the plan serves; 0: the index's capacity */
+  int32_t batch;            /* b, 1..65,535 entries of the batch */
+  int32_t query_heads;      /* hq, a multiple of h, at most 128 h */
+  int32_t owns_scratch;     /* 1: the plan allocates its scratch; then one call at a time */
+  const int32_t *sequences; /* [b] different sequences of the index; NULL: 0..b-1. Copied. */
+  int64_t max_tokens;       /* longest row the plan serves; 0: the index's capacity */
 } pkv_plan_desc;
 PKV_API pkv_status pkv_plan_desc_init(pkv_plan_desc *desc, size_t struct_size);
-/* PKV_FAILED_PRECONDITION: the config differs from the index's codec in an option of the codec (named). */
+/* PKV_FAILED_PRECONDITION: the config differs from the index's codec in an option of the codec
+ * (named). */
 PKV_API pkv_status pkv_plan_create(const pkv_index *index, const pkv_config *config,
                                    const pkv_plan_desc *desc, pkv_plan **out);
 PKV_API void pkv_plan_destroy(pkv_plan *plan);
@@ -311,11 +320,11 @@ PKV_API pkv_status pkv_plan_describe(const pkv_plan *plan, const char **out);
 /* Where pkv_retrieve writes, and what fetch and attend read. Device pointers. */
 typedef struct pkv_hits {
   uint32_t struct_size;
-  uint32_t flags;            /* 0 */
-  int32_t *positions;        /* [b, h, k] best first; unused entries hold -1 */
-  float *scores;             /* [b, h, k] what rerank orders by (docs/algorithm.md, 6.2); optional */
-  int32_t *counts;           /* [b, h] entries in use: min(k, candidates), fewer with `share` */
-  int32_t *candidates;       /* [b, h, c] ascending, unused -1; optional if tail = drop */
+  uint32_t flags;      /* 0 */
+  int32_t *positions;  /* [b, h, k] best first; unused entries hold -1 */
+  float *scores;       /* [b, h, k] what rerank orders by (docs/algorithm.md, 6.2); optional */
+  int32_t *counts;     /* [b, h] entries in use: min(k, candidates), fewer with `share` */
+  int32_t *candidates; /* [b, h, c] ascending, unused -1; optional if tail = drop */
   int32_t *candidate_counts; /* [b, h]; optional if tail = drop */
   float *estimates;          /* [b, hq, c]; optional if tail = drop */
   float *rest_lse;           /* [b, hq]; optional if tail = drop */
@@ -326,9 +335,9 @@ PKV_API pkv_status pkv_hits_init(pkv_hits *hits, size_t struct_size);
  *   query    [b, hq, d]
  *   scratch  pkv_plan_scratch_bytes(plan) of device memory; NULL if that is 0 or the plan owns it
  *   hits     all k entries are written, also when fewer keys are found
- * The same bits on every run; order and ties: docs/algorithm.md, 6.2. A row whose query is bad gets count 0.
- * Lengths are those of the index when the call is made.
- * PKV_FAILED_PRECONDITION: a sequence now holds more tokens than the plan's max_tokens. */
+ * The same bits on every run; order and ties: docs/algorithm.md, 6.2. A row whose query is bad gets
+ * count 0. Lengths are those of the index when the call is made. PKV_FAILED_PRECONDITION: a
+ * sequence now holds more tokens than the plan's max_tokens. */
 PKV_API pkv_status pkv_retrieve(const pkv_plan *plan, pkv_stream *stream, const pkv_tensor *query,
                                 void *scratch, const pkv_hits *hits);
 
@@ -336,40 +345,41 @@ PKV_API pkv_status pkv_retrieve(const pkv_plan *plan, pkv_stream *stream, const 
 typedef struct pkv_rows {
   uint32_t struct_size;
   int32_t reserved;
-  pkv_tensor keys;    /* ndim 0: none */
-  pkv_tensor values;  /* ndim 0: none (v_source k_prefix or none) */
+  pkv_tensor keys;   /* ndim 0: none */
+  pkv_tensor values; /* ndim 0: none (v_source k_prefix or none) */
 } pkv_rows;
 PKV_API pkv_status pkv_rows_init(pkv_rows *rows, size_t struct_size);
 
 /* Copies the K and V rows of the hits, byte for byte, any dtype.
  *   source  keys [sequences, h, n, d], values [sequences, h, n, dv], positions counting from 0
- *   rows    keys [b, h, k, d], values [b, h, k, dv] of the source's dtypes; slots that are not in use get 0
- * On host memory PKV_OUT_OF_RANGE names the slot and a position outside the source or the sequence. */
+ *   rows    keys [b, h, k, d], values [b, h, k, dv] of the source's dtypes; slots that are not in
+ * use get 0 On host memory PKV_OUT_OF_RANGE names the slot and a position outside the source or the
+ * sequence. */
 PKV_API pkv_status pkv_fetch(const pkv_plan *plan, pkv_stream *stream, const pkv_rows *source,
                              const pkv_hits *hits, const pkv_rows *rows);
 
 #define PKV_ATTENTION_PARTS 4
 /* K/V attended in full: the sink, the dense tail. */
 typedef struct pkv_dense {
-  pkv_rows rows;            /* [b, h, t, d], [b, h, t, dv] */
-  const int64_t *lengths;   /* [b] tokens that count, host memory, 0..t; NULL: t for all */
+  pkv_rows rows;          /* [b, h, t, d], [b, h, t, dv] */
+  const int64_t *lengths; /* [b] tokens that count, host memory, 0..t; NULL: t for all */
 } pkv_dense;
 typedef struct pkv_attention {
   uint32_t struct_size;
-  int32_t dense_count;                   /* 0..PKV_ATTENTION_PARTS */
-  pkv_tensor query;                      /* [b, hq, d] */
+  int32_t dense_count; /* 0..PKV_ATTENTION_PARTS */
+  pkv_tensor query;    /* [b, hq, d] */
   pkv_dense dense[PKV_ATTENTION_PARTS];
-  pkv_rows rows;                         /* as pkv_fetch wrote them; keys.ndim 0 if k = 0 */
-  const pkv_hits *hits;                  /* of the retrieve; NULL: dense parts only, nothing of the zone */
-  void *scratch;                         /* as for pkv_retrieve */
-  pkv_tensor output;                     /* [b, hq, dv] f32, f16 or bf16 */
-  float *lse;                            /* [b, hq] natural log-sum-exp, tail included; optional */
+  pkv_rows rows;        /* as pkv_fetch wrote them; keys.ndim 0 if k = 0 */
+  const pkv_hits *hits; /* of the retrieve; NULL: dense parts only, nothing of the zone */
+  void *scratch;        /* as for pkv_retrieve */
+  pkv_tensor output;    /* [b, hq, dv] f32, f16 or bf16 */
+  float *lse;           /* [b, hq] natural log-sum-exp, tail included; optional */
 } pkv_attention;
 PKV_API pkv_status pkv_attention_init(pkv_attention *attention, size_t struct_size);
 
 /* Exact softmax over dense parts and fetched rows, plus the configured tail of the zone
- * (docs/algorithm.md, 8). Nothing to attend to: output 0, lse -inf. With v_source = k_prefix values may be
- * absent: the first dv coordinates of the keys are used. */
+ * (docs/algorithm.md, 8). Nothing to attend to: output 0, lse -inf. With v_source = k_prefix values
+ * may be absent: the first dv coordinates of the keys are used. */
 PKV_API pkv_status pkv_attend(const pkv_plan *plan, pkv_stream *stream,
                               const pkv_attention *attention);
 

@@ -89,7 +89,7 @@ typedef struct pkv_store {
 /* Which sequences a call is about: entry i of the batch is sequence sequences[i] with
  * lengths[i] indexed keys. */
 typedef struct pkv_batch {
-  int32_t batch;            /* b >= 0 */
+  int32_t batch; /* b >= 0 */
   int32_t reserved;
   const int32_t *sequences; /* [b] */
   const int64_t *lengths;   /* [b] n */
@@ -117,37 +117,37 @@ typedef struct pkv_fit_args {
  * each KV head at positions starts[i] .. of sequence sequences[i]. */
 typedef struct pkv_encode_args {
   uint32_t struct_size;
-  int32_t batch;              /* b */
+  int32_t batch; /* b */
   pkv_codec_params codec;
-  pkv_tensor keys;            /* [b, h, t, d] */
-  pkv_tensor values;          /* [b, h, t, dv]; ndim 0: none (then no sketch, norm or value sum) */
-  const int32_t *sequences;   /* [b] all different */
-  const int64_t *starts;      /* [b] */
-  const int64_t *counts;      /* [b] */
+  pkv_tensor keys;          /* [b, h, t, d] */
+  pkv_tensor values;        /* [b, h, t, dv]; ndim 0: none (then no sketch, norm or value sum) */
+  const int32_t *sequences; /* [b] all different */
+  const int64_t *starts;    /* [b] */
+  const int64_t *counts;    /* [b] */
   pkv_store store;
-  int32_t *occupancy;         /* [rows, d/8, 256], added to; tier only, else NULL (3.7) */
-  double *value_sums;         /* [rows, dv], added to in ascending position; NULL without values */
-  int64_t *good_counts;       /* [rows], added to: keys that are not bad */
-  int64_t *first_bad;         /* [b, h] overwritten: first bad position of this call, or -1; may be NULL */
+  int32_t *occupancy;   /* [rows, d/8, 256], added to; tier only, else NULL (3.7) */
+  double *value_sums;   /* [rows, dv], added to in ascending position; NULL without values */
+  int64_t *good_counts; /* [rows], added to: keys that are not bad */
+  int64_t *first_bad; /* [b, h] overwritten: first bad position of this call, or -1; may be NULL */
 } pkv_encode_args;
 
 /* Stage vote (4; exact). votes[i * h + head] of entry i is written up to lengths[i], the rest of
  * the row up to votes_stride is left alone. */
 typedef struct pkv_vote_args {
   uint32_t struct_size;
-  int32_t query_heads;      /* hq */
-  int32_t vote_group;       /* PKV_VOTE_GROUP_* */
-  int32_t rho_of;           /* PKV_RHO_OF_* */
+  int32_t query_heads; /* hq */
+  int32_t vote_group;  /* PKV_VOTE_GROUP_* */
+  int32_t rho_of;      /* PKV_RHO_OF_* */
   pkv_codec_params codec;
   pkv_batch batch;
-  pkv_tensor queries;       /* [b, hq, d] */
+  pkv_tensor queries; /* [b, hq, d] */
   pkv_store store;
   const int32_t *occupancy; /* [rows, d/8, 256]; tier only */
   float *votes;             /* [b * h, votes_stride] */
   int64_t votes_stride;     /* >= max_length */
 } pkv_vote_args;
 
-/* How many candidates (5): ppm[i] applies below below[i] keys, the last entry to all longer ones. */
+/* How many candidates (5): ppm[i] applies below below[i] keys, the last entry beyond. */
 typedef struct pkv_candidate_rule {
   int64_t below[PKV_MAX_SCHEDULE]; /* ascending; the last used entry is INT64_MAX */
   int64_t ppm[PKV_MAX_SCHEDULE];   /* 0..1,000,000 */
@@ -159,38 +159,38 @@ typedef struct pkv_candidate_rule {
 typedef struct pkv_select_args {
   uint32_t struct_size;
   int32_t kv_heads;
-  pkv_batch batch;             /* lengths are the rows' n */
+  pkv_batch batch; /* lengths are the rows' n */
   pkv_candidate_rule rule;
-  const float *votes;          /* [b * h, votes_stride] */
+  const float *votes; /* [b * h, votes_stride] */
   int64_t votes_stride;
-  int32_t *candidates;         /* [b * h, candidates_stride] ascending; unused entries -1 */
-  int64_t candidates_stride;   /* >= the rule's count at max_length */
-  int32_t *candidate_counts;   /* [b * h] */
+  int32_t *candidates;       /* [b * h, candidates_stride] ascending; unused entries -1 */
+  int64_t candidates_stride; /* >= the rule's count at max_length */
+  int32_t *candidate_counts; /* [b * h] */
 } pkv_select_args;
 
 /* Stage rerank (6; estimates of scalar codecs exact, the rest bounded). */
 typedef struct pkv_rerank_args {
   uint32_t struct_size;
   int32_t query_heads;
-  int32_t rank;        /* PKV_RANK_* */
-  int32_t k;           /* entries per row of positions and scores */
-  int32_t k_min;       /* adaptive k only */
+  int32_t rank;  /* PKV_RANK_* */
+  int32_t k;     /* entries per row of positions and scores */
+  int32_t k_min; /* adaptive k only */
   int32_t tail_samples;
   int32_t weigh_norms; /* 1: scores carry + ln of the value norm (6.2) */
   float scale;
-  double share;        /* adaptive k (6.3); 0 = off */
+  double share; /* adaptive k (6.3); 0 = off */
   pkv_codec_params codec;
   pkv_batch batch;
-  pkv_tensor queries;  /* [b, hq, d] */
+  pkv_tensor queries; /* [b, hq, d] */
   pkv_store store;
   const int32_t *candidates; /* [b * h, candidates_stride] ascending */
   int64_t candidates_stride;
   const int32_t *candidate_counts; /* [b * h] */
-  int32_t *positions;  /* [b * h, k] best first; unused entries -1 */
-  float *scores;       /* [b * h, k]; unused entries -inf */
-  int32_t *counts;     /* [b * h] */
-  float *estimates;    /* [b, hq, candidates_stride] written up to the count; NULL: not wanted */
-  float *rest_lse;     /* [b, hq] (6.4); NULL: not wanted */
+  int32_t *positions;              /* [b * h, k] best first; unused entries -1 */
+  float *scores;                   /* [b * h, k]; unused entries -inf */
+  int32_t *counts;                 /* [b * h] */
+  float *estimates; /* [b, hq, candidates_stride] written up to the count; NULL: not wanted */
+  float *rest_lse;  /* [b, hq] (6.4); NULL: not wanted */
 } pkv_rerank_args;
 
 /* Stage fetch (7; exact): copies rows, entry i from sequence sequences[i] of the source. */
@@ -203,8 +203,8 @@ typedef struct pkv_fetch_args {
   const int32_t *positions; /* [b * h, k]; -1 writes zero bytes */
   int32_t k;
   int32_t reserved;
-  pkv_tensor keys;          /* [b, h, k, d], the source's dtype */
-  pkv_tensor values;        /* [b, h, k, dv] */
+  pkv_tensor keys;   /* [b, h, k, d], the source's dtype */
+  pkv_tensor values; /* [b, h, k, dv] */
 } pkv_fetch_args;
 
 /* K/V attended in full: the first lengths[i] of t tokens. */
@@ -218,19 +218,19 @@ typedef struct pkv_part {
 typedef struct pkv_attend_args {
   uint32_t struct_size;
   int32_t query_heads;
-  int32_t tail;          /* PKV_TAIL_* */
-  int32_t part_count;    /* 0..PKV_MAX_PARTS */
+  int32_t tail;       /* PKV_TAIL_* */
+  int32_t part_count; /* 0..PKV_MAX_PARTS */
   float scale;
-  int32_t k;             /* slots per row of fetched K/V; 0: none */
+  int32_t k; /* slots per row of fetched K/V; 0: none */
   pkv_codec_params codec;
   pkv_batch batch;
-  pkv_tensor queries;    /* [b, hq, d] */
+  pkv_tensor queries; /* [b, hq, d] */
   pkv_part parts[PKV_MAX_PARTS];
-  pkv_tensor row_keys;   /* [b, h, k, d] fetched rows; ndim 0 if k = 0 */
-  pkv_tensor row_values; /* [b, h, k, dv] */
-  const int32_t *positions;        /* [b * h, k] of the fetched rows */
-  const int32_t *counts;           /* [b * h] rows in use */
-  const int32_t *candidates;       /* tail other than drop: as rerank read them */
+  pkv_tensor row_keys;       /* [b, h, k, d] fetched rows; ndim 0 if k = 0 */
+  pkv_tensor row_values;     /* [b, h, k, dv] */
+  const int32_t *positions;  /* [b * h, k] of the fetched rows */
+  const int32_t *counts;     /* [b * h] rows in use */
+  const int32_t *candidates; /* tail other than drop: as rerank read them */
   int64_t candidates_stride;
   const int32_t *candidate_counts; /* [b * h] */
   const float *estimates;          /* [b, hq, candidates_stride] */
@@ -244,31 +244,45 @@ typedef struct pkv_attend_args {
 
 /* One stage. `supports` refuses with a sentence; only sizes, dtypes and options of its arguments
  * are read. `scratch_bytes` likewise; the answer holds for any smaller lengths. */
-#define PKV_STAGE_SLOTS(Args)                                                             \
-  pkv_status (*supports)(pkv_backend_device *device, const Args *args);                   \
-  pkv_status (*scratch_bytes)(pkv_backend_device *device, const Args *args, int64_t *out); \
-  pkv_status (*run)(pkv_backend_device *device, pkv_backend_stream *stream, const Args *args, \
+#define PKV_STAGE_SLOTS(Args)                                                                   \
+  pkv_status (*supports)(pkv_backend_device * device, const Args *args);                        \
+  pkv_status (*scratch_bytes)(pkv_backend_device * device, const Args *args, int64_t *out);     \
+  pkv_status (*run)(pkv_backend_device * device, pkv_backend_stream * stream, const Args *args, \
                     void *scratch)
 
-typedef struct pkv_fit_slots { PKV_STAGE_SLOTS(pkv_fit_args); } pkv_fit_slots;
-typedef struct pkv_encode_slots { PKV_STAGE_SLOTS(pkv_encode_args); } pkv_encode_slots;
-typedef struct pkv_vote_slots { PKV_STAGE_SLOTS(pkv_vote_args); } pkv_vote_slots;
-typedef struct pkv_select_slots { PKV_STAGE_SLOTS(pkv_select_args); } pkv_select_slots;
-typedef struct pkv_rerank_slots { PKV_STAGE_SLOTS(pkv_rerank_args); } pkv_rerank_slots;
-typedef struct pkv_fetch_slots { PKV_STAGE_SLOTS(pkv_fetch_args); } pkv_fetch_slots;
-typedef struct pkv_attend_slots { PKV_STAGE_SLOTS(pkv_attend_args); } pkv_attend_slots;
+typedef struct pkv_fit_slots {
+  PKV_STAGE_SLOTS(pkv_fit_args);
+} pkv_fit_slots;
+typedef struct pkv_encode_slots {
+  PKV_STAGE_SLOTS(pkv_encode_args);
+} pkv_encode_slots;
+typedef struct pkv_vote_slots {
+  PKV_STAGE_SLOTS(pkv_vote_args);
+} pkv_vote_slots;
+typedef struct pkv_select_slots {
+  PKV_STAGE_SLOTS(pkv_select_args);
+} pkv_select_slots;
+typedef struct pkv_rerank_slots {
+  PKV_STAGE_SLOTS(pkv_rerank_args);
+} pkv_rerank_slots;
+typedef struct pkv_fetch_slots {
+  PKV_STAGE_SLOTS(pkv_fetch_args);
+} pkv_fetch_slots;
+typedef struct pkv_attend_slots {
+  PKV_STAGE_SLOTS(pkv_attend_args);
+} pkv_attend_slots;
 
 /* The table. All slots of ABI 1.0 are required. */
 typedef struct pkv_backend {
   uint32_t struct_size;
   uint32_t abi_major; /* PKV_BACKEND_ABI_MAJOR it was built with */
   uint32_t abi_minor;
-  uint32_t build_flags; /* PKV_BUILD_* */
+  uint32_t build_flags;    /* PKV_BUILD_* */
   uint32_t format_version; /* PKV_FORMAT_VERSION of core/format (docs/format.md) */
-  int32_t score;        /* `auto` takes the usable backend with the highest */
-  const char *name;     /* lower case, [a-z0-9_-]+, e.g. "cpu_ref" */
-  const char *version;  /* of the backend, free text */
-  const char *about;    /* one line */
+  int32_t score;           /* `auto` takes the usable backend with the highest */
+  const char *name;        /* lower case, [a-z0-9_-]+, e.g. "cpu_ref" */
+  const char *version;     /* of the backend, free text */
+  const char *about;       /* one line */
 
   /* Discovery. */
   pkv_status (*device_count)(const pkv_host *host, int32_t *out);

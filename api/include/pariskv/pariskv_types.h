@@ -56,10 +56,10 @@ enum {
   PKV_DEVICE_CUDA_MANAGED = 13
 };
 
-/* A borrowed view of memory with DLTensor's fields. A value type, frozen: it carries no struct_size.
- * Element (i0, .., im) lies at (char *)data + byte_offset + size * (i0 * strides[0] + ..).
- * The last axis is contiguous (its stride is 1, or its extent at most 1). Strides may be negative
- * or 0 on the other axes of inputs; views of outputs do not overlap. */
+/* A borrowed view of memory with DLTensor's fields. A value type, frozen: it carries no
+ * struct_size. Element (i0, .., im) lies at (char *)data + byte_offset + size * (i0 * strides[0] +
+ * ..). The last axis is contiguous (its stride is 1, or its extent at most 1). Strides may be
+ * negative or 0 on the other axes of inputs; views of outputs do not overlap. */
 typedef struct pkv_tensor {
   void *data;                  /* may be NULL if an extent is 0 */
   pkv_device_type device_type; /* PKV_DEVICE_* */
@@ -102,13 +102,13 @@ typedef struct pkv_geometry {
 typedef struct pkv_records {
   uint32_t struct_size;
   uint32_t reserved;
-  int64_t row_tokens;      /* tokens from one row to the next in every plane */
-  uint8_t *signs;          /* [rows, row_tokens, d/8] */
-  uint16_t *vote_factors;  /* [rows, row_tokens] bf16; graded only */
-  uint8_t *codes;          /* [rows, row_tokens, planes, d/8] bit plane p holds bit p of the codes */
-  uint16_t *factors;       /* [rows, row_tokens, d/8 (polar4) or 1] bf16 */
-  uint8_t *value_signs;    /* [rows, row_tokens, dv/8] sketch only */
-  uint8_t *value_codes;    /* [rows, row_tokens, sketch_bits - 1, dv/8] sketch only */
+  int64_t row_tokens;     /* tokens from one row to the next in every plane */
+  uint8_t *signs;         /* [rows, row_tokens, d/8] */
+  uint16_t *vote_factors; /* [rows, row_tokens] bf16; graded only */
+  uint8_t *codes;         /* [rows, row_tokens, planes, d/8] bit plane p holds bit p of the codes */
+  uint16_t *factors;      /* [rows, row_tokens, d/8 (polar4) or 1] bf16 */
+  uint8_t *value_signs;   /* [rows, row_tokens, dv/8] sketch only */
+  uint8_t *value_codes;   /* [rows, row_tokens, sketch_bits - 1, dv/8] sketch only */
   uint16_t *value_factors; /* [rows, row_tokens] bf16; sketch only */
   uint16_t *value_norms;   /* [rows, row_tokens] bf16; value_norm only */
 } pkv_records;
