@@ -20,11 +20,11 @@
 namespace pkv {
 namespace {
 
-using test::Folder;
 using test::make_registry;
+using test::PluginFolder;
 
 absl::StatusOr<std::shared_ptr<const Device>> try_open(const std::string& fault) {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake", fault);
   return make_registry(folder.path())->open_device("fake", 0);
 }
@@ -154,7 +154,7 @@ void count_line(void* user, int32_t, const char*) { ++*static_cast<std::atomic<i
 TEST_CASE("registry, device: const use from several threads, also while the registry goes") {
   constexpr int kThreads = 4;
   constexpr int kRounds = 20;
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake");
   std::atomic<int> lines = 0;
   auto created =
