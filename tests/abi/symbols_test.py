@@ -31,7 +31,9 @@ def listed(root):
 def exported(library):
     output = subprocess.run(
         ["nm", "--dynamic", "--defined-only", "--with-symbol-versions", library],
-        check=True, capture_output=True, text=True,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     symbols = {line.split()[-1] for line in output.splitlines()}
     return symbols - {VERSION}

@@ -242,9 +242,7 @@ def edited(kind, offset, replacement):
     """The default file with other bytes in one section, all checksums right."""
     file = default_case().file()
     section = file.find(kind)
-    section.data = (
-        section.data[:offset] + replacement + section.data[offset + len(replacement) :]
-    )
+    section.data = section.data[:offset] + replacement + section.data[offset + len(replacement) :]
     return file.data()
 
 
