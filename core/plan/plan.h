@@ -52,8 +52,8 @@ class Plan {
   pkv_fetch_args fetch_args() const;
   pkv_attend_args attend_args() const;
 
-  // The lengths of the batch on the device: the index's own where the sequences are neighbours, else
-  // gathered into `room` ([b], from the ledger) in stream order.
+  // The lengths of the batch on the device: the index's own where the sequences are neighbours,
+  // else gathered into `room` ([b], from the ledger) in stream order.
   absl::StatusOr<const int64_t*> lengths(const Stream& stream, int64_t* room) const;
   // The same without room: max_tokens for each entry where they would have to be gathered.
   const int64_t* length_bounds() const;

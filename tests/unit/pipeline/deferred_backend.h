@@ -1,6 +1,6 @@
 // The reference backend as a device that works later: what is enqueued runs when somebody waits, so
-// that memory which was only lent for a call is gone by then. Fresh memory is full of NaN; slots can
-// be told to fail. Not thread-safe: one test at a time.
+// that memory which was only lent for a call is gone by then. Fresh memory is full of NaN; slots
+// can be told to fail. Not thread-safe: one test at a time.
 #pragma once
 
 #include <cstdint>
