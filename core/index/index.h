@@ -112,7 +112,6 @@ class Index {
   absl::Status begin_append(const Stream& stream, int32_t sequence);
   void undo_append(const Stream& stream, int32_t sequence);
 
-  int64_t record_count() const;  // of all rows
   absl::Status read_records(const Stream& stream, const PkvReader& file,
                             const std::vector<int64_t>& lengths, Content& content) const;
   absl::Status read_content(const Stream& stream, const PkvReader& file);

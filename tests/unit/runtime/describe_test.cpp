@@ -25,7 +25,7 @@ TEST_CASE("describe: what cpu_ref supports is all of docs/algorithm.md, section 
   CHECK(json["dtypes"] == Json({"f32", "f16", "bf16"}));
   CHECK(json["codecs"] == Json({"polar4", "scalar4", "scalar5"}));
   CHECK(json["votes"] == Json({"tier", "graded"}));
-  CHECK(json["tails"] == Json({"drop", "mean", "sketch2", "sketch4"}));
+  CHECK(json["tails"] == Json({"drop", "mean", "sampled", "sketch2", "sketch4"}));
   REQUIRE(json["layouts"].size() == 3);
   CHECK(json["layouts"][1]["codec"] == "scalar4");
   CHECK(json["layouts"][1]["record_bytes"] == 68);  // ARCHITECTURE.md, "Memory"
@@ -33,7 +33,7 @@ TEST_CASE("describe: what cpu_ref supports is all of docs/algorithm.md, section 
 }
 
 TEST_CASE("describe: the registry lists places and every backend, usable or not") {
-  const test::Folder folder;
+  const test::PluginFolder folder;
   const std::string path = folder.add("fake");
   folder.add("old", "other_major");
   folder.add_text("pariskv_backend_\xff\"\n.so", "");
@@ -61,7 +61,7 @@ TEST_CASE("describe: the registry lists places and every backend, usable or not"
 }
 
 TEST_CASE("describe: a device that does not open says why") {
-  const test::Folder folder;
+  const test::PluginFolder folder;
   folder.add("fake", "no_open");
   const Json json = Json::parse(describe_registry(*test::make_registry(folder.path())));
   CHECK(json["backends"][1]["devices"][0]["error"] ==

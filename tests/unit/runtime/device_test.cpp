@@ -16,11 +16,11 @@
 namespace pkv {
 namespace {
 
-using test::Folder;
+using test::PluginFolder;
 using test::make_registry;
 
 absl::StatusOr<std::shared_ptr<const Device>> try_open(const std::string& fault) {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake", fault);
   return make_registry(folder.path())->open_device("fake", 0);
 }

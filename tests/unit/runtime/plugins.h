@@ -8,12 +8,12 @@
 namespace pkv::test {
 
 // An empty folder of its own that goes with the object.
-class Folder {
+class PluginFolder {
  public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  PluginFolder();
+  ~PluginFolder();
+  PluginFolder(const PluginFolder&) = delete;
+  PluginFolder& operator=(const PluginFolder&) = delete;
 
   const std::string& path() const { return path_; }
   // Copies the fake backend here: add("fast") or, with a fault (fake_backend.cpp), add("fast",

@@ -12,7 +12,7 @@
 namespace pkv {
 namespace {
 
-using test::Folder;
+using test::PluginFolder;
 using test::make_registry;
 using test::only_plugin;
 using test::Setting;
@@ -36,7 +36,7 @@ std::vector<std::string> plugin_names(const Registry& registry) {
 void check_refused(const std::string& fault, absl::StatusCode code,
                    const std::vector<std::string>& parts) {
   CAPTURE(fault);
-  const Folder folder;
+  const PluginFolder folder;
   const std::string path = folder.add("fake", fault);
   {
     const auto registry = make_registry(folder.path());
@@ -71,7 +71,7 @@ TEST_CASE("registry: without plug-ins there is cpu_ref, and auto takes it") {
 }
 
 TEST_CASE("registry: a plug-in in a folder is listed, opened by name and by any ordinal it has") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string path = folder.add("fake-2");
   const auto registry = make_registry(folder.path());
   const Backend& backend = only_plugin(*registry);
@@ -89,7 +89,7 @@ TEST_CASE("registry: a plug-in in a folder is listed, opened by name and by any 
 }
 
 TEST_CASE("registry: a device lives on without the registry") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake");
   auto registry = make_registry(folder.path());
   const auto device = registry->open_device("fake", 0);
@@ -98,9 +98,9 @@ TEST_CASE("registry: a device lives on without the registry") {
 }
 
 TEST_CASE("registry: folders are searched in order, names ascending") {
-  const Folder first;
-  const Folder second;
-  const Folder third;
+  const PluginFolder first;
+  const PluginFolder second;
+  const PluginFolder third;
   second.add("a");
   first.add("c");
   first.add("b");
@@ -120,7 +120,7 @@ TEST_CASE("registry: folders are searched in order, names ascending") {
 }
 
 TEST_CASE("registry: only pariskv_backend_*.so counts") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add_text("pariskv_backend_.so", "");
   folder.add_text("pariskv_backend_x.so.1", "");
   folder.add_text("libpariskv_backend_x.so", "");
@@ -129,7 +129,7 @@ TEST_CASE("registry: only pariskv_backend_*.so counts") {
 }
 
 TEST_CASE("registry: the current folder is never searched") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake");
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
@@ -146,8 +146,8 @@ TEST_CASE("registry: a folder that is not there is named as such") {
 }
 
 TEST_CASE("registry: the same file is listed once, through links and by path") {
-  const Folder folder;
-  const Folder links;
+  const PluginFolder folder;
+  const PluginFolder links;
   const std::string path = folder.add("fake");
   const std::string link = links.link(path, "pariskv_backend_other.so");
   const auto registry = make_registry(folder.path() + ":" + links.path() + ":" + folder.path());
@@ -160,8 +160,8 @@ TEST_CASE("registry: the same file is listed once, through links and by path") {
 }
 
 TEST_CASE("registry: a name that is taken is refused") {
-  const Folder first;
-  const Folder second;
+  const PluginFolder first;
+  const PluginFolder second;
   const std::string path = first.add("fake");
   const std::string copy = second.add("fake");
   const auto registry = make_registry(first.path() + ":" + second.path());
@@ -184,7 +184,7 @@ TEST_CASE("registry: another interface version is refused before a function is c
 }
 
 TEST_CASE("registry: a newer minor version with a larger table is taken") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake", "newer_minor");
   CHECK(only_plugin(*make_registry(folder.path())).is_usable);
 }
@@ -203,7 +203,7 @@ TEST_CASE("registry: what does not fit is refused with the reason") {
 
 TEST_CASE("registry: a debug build, or one without version and about, is taken") {
   for (const char* fault : {"debug", "null_texts"}) {
-    const Folder folder;
+    const PluginFolder folder;
     folder.add("fake", fault);
     CHECK(only_plugin(*make_registry(folder.path())).is_usable);
   }
@@ -229,7 +229,7 @@ TEST_CASE("registry: each missing slot is named") {
 }
 
 TEST_CASE("registry: a library without the entry symbol") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string path = folder.add_without_entry("empty");
   const auto registry = make_registry(folder.path());
   const Backend& backend = only_plugin(*registry);
@@ -241,7 +241,7 @@ TEST_CASE("registry: a library without the entry symbol") {
 }
 
 TEST_CASE("registry: files that are no libraries, dangling links and folders") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string text = folder.add_text("pariskv_backend_text.so", "not a library");
   folder.link("/nonexistent", "pariskv_backend_link.so");
   std::filesystem::create_directory(folder.path() + "/pariskv_backend_folder.so");
@@ -256,7 +256,7 @@ TEST_CASE("registry: files that are no libraries, dangling links and folders") {
 }
 
 TEST_CASE("registry: load takes a relative path only with a slash in it") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake");
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
@@ -277,7 +277,7 @@ TEST_CASE("registry: a backend without a working device is listed, and says why"
                                   {"negative", "there is no device"}};
   for (const auto& [fault, reason] : cases) {
     CAPTURE(fault);
-    const Folder folder;
+    const PluginFolder folder;
     const std::string path = folder.add("fake", fault);
     const auto registry = make_registry(folder.path());
     const Backend& backend = only_plugin(*registry);
@@ -292,7 +292,7 @@ TEST_CASE("registry: a backend without a working device is listed, and says why"
 }
 
 TEST_CASE("registry: a refused backend that gave its name is unavailable by that name") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake", "other_format");
   const auto device = make_registry(folder.path())->open_device("fake", 0);
   CHECK(device.status().code() == absl::StatusCode::kUnavailable);
@@ -300,7 +300,7 @@ TEST_CASE("registry: a refused backend that gave its name is unavailable by that
 }
 
 TEST_CASE("registry: an unknown name lists what there is, and why a library is not") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fake");
   folder.add("old", "other_major");
   const auto device = make_registry(folder.path())->open_device("old", 0);
@@ -310,7 +310,7 @@ TEST_CASE("registry: an unknown name lists what there is, and why a library is n
 }
 
 TEST_CASE("registry: auto takes the highest score that is usable, PKV_BACKEND overrides") {
-  const Folder folder;
+  const PluginFolder folder;
   folder.add("fast", "best");
   folder.add("slow");
   const auto registry = make_registry(folder.path());
@@ -346,7 +346,7 @@ void keep_line(void* user, int32_t level, const char* text) {
 }
 
 TEST_CASE("registry: the log says what was loaded from where; silence after the registry") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string path = folder.add("fake");
   const std::string bad = folder.add("gone", "other_major");
   std::vector<Line> lines;
