@@ -60,12 +60,12 @@ std::string system_text(int number);
 // `target` = the value of `expression`, an absl::StatusOr, or returns its status. Two statements,
 // so not the body of an if without braces.
 #define CLI_ASSIGN_OR_RETURN(target, expression) \
-  CLI_ASSIGN_OR_RETURN_IMPL_(CLI_CONCAT_(cli_status_or_, __LINE__), target, expression)
+  CLI_ASSIGN_OR_RETURN_IMPL(CLI_CONCAT(cli_status_or_, __LINE__), target, expression)
 // NOLINTBEGIN(bugprone-macro-parentheses): `target` may be a declaration.
-#define CLI_ASSIGN_OR_RETURN_IMPL_(status_or, target, expression) \
-  auto status_or = (expression);                                  \
-  if (!status_or.ok()) return std::move(status_or).status();      \
+#define CLI_ASSIGN_OR_RETURN_IMPL(status_or, target, expression) \
+  auto status_or = (expression);                                 \
+  if (!status_or.ok()) return std::move(status_or).status();     \
   target = std::move(status_or).value()
 // NOLINTEND(bugprone-macro-parentheses)
-#define CLI_CONCAT_(a, b) CLI_CONCAT_IMPL_(a, b)
-#define CLI_CONCAT_IMPL_(a, b) a##b
+#define CLI_CONCAT(a, b) CLI_CONCAT_IMPL(a, b)
+#define CLI_CONCAT_IMPL(a, b) a##b

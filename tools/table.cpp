@@ -45,7 +45,7 @@ std::string Table::text() const {
 std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);
   for (auto at = static_cast<int64_t>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   }
   return digits;
 }

@@ -40,6 +40,8 @@ class Run:
 class Program:
     def __init__(self, path):
         self.path = path
+        # A sanitizer's shadow memory is far larger than what the program takes.
+        self.has_sanitizer = b"__asan_" in path.read_bytes()
 
     def __call__(self, *arguments, cwd=None, env=None, timeout=300, **kwargs):
         done = subprocess.run(
