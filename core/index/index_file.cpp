@@ -182,6 +182,7 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   PKV_RETURN_IF_ERROR(check_stream(stream));
   const pkv_geometry& g = geometry();
   std::vector<FileSequence> sequences;
+  sequences.reserve(static_cast<std::size_t>(sizes_.sequences));
   for (int32_t s = 0; s < sizes_.sequences; ++s) {
     sequences.push_back({length(s), has_values(s) ? 0U : uint32_t{kSequenceLacksValues}, 0});
   }
@@ -220,7 +221,7 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   PKV_ASSIGN_OR_RETURN(const StagedRecords staged, StagedRecords::create(device_, g, piece));
   HostRecords host(g, piece);
   const pkv_store from = store();
-  const absl::Status written = for_each_piece(
+  absl::Status written = for_each_piece(
       lengths, g.kv_heads, piece, [&](int64_t row, int64_t begin, int64_t count) -> absl::Status {
         PKV_RETURN_IF_ERROR(staged.export_row(stream, from, row, begin, count));
         PKV_RETURN_IF_ERROR(staged.copy_out(stream, host.records(), count));
@@ -257,7 +258,7 @@ absl::Status Index::read_records(const Stream& stream, const PkvReader& file,
   const bool has_occupancy = content.occupancy.bytes() > 0;
   const int64_t row_patterns = int64_t{g.head_dim} / format::kSubspace * format::kCentroids;
   std::vector<int32_t> patterns(static_cast<std::size_t>(has_occupancy ? row_patterns : 0));
-  const absl::Status read = for_each_piece(
+  absl::Status read = for_each_piece(
       lengths, g.kv_heads, piece, [&](int64_t row, int64_t begin, int64_t count) -> absl::Status {
         for (std::size_t i = 0; i < sections.size(); ++i) {
           const std::size_t p = plane_numbers[i];
@@ -320,6 +321,10 @@ absl::Status Index::read_content(const Stream& stream, const PkvReader& file) {
 absl::StatusOr<std::shared_ptr<Index>> Index::load_sync(std::shared_ptr<const Device> device,
                                                         const Stream& stream,
                                                         const std::string& path) {
+  if (stream.device() != device) {
+    return absl::InvalidArgumentError(
+        "stream belongs to another device, accepted: one of the device given");
+  }
   PKV_ASSIGN_OR_RETURN(const PkvReader file, PkvReader::open(path));
   PKV_ASSIGN_OR_RETURN(CodecParams numbers, file.params());
   PKV_ASSIGN_OR_RETURN(std::shared_ptr<const Codec> codec,
@@ -327,7 +332,6 @@ absl::StatusOr<std::shared_ptr<Index>> Index::load_sync(std::shared_ptr<const De
   PKV_ASSIGN_OR_RETURN(
       std::shared_ptr<Index> index,
       create(std::move(device), std::move(codec), file.fields().sequences, file.fields().capacity));
-  PKV_RETURN_IF_ERROR(index->check_stream(stream));
   PKV_RETURN_IF_ERROR(index->read_content(stream, file));
   return index;
 }

@@ -1,6 +1,7 @@
 #include "core/index/record_planes.h"
 
 #include <cstddef>
+#include <optional>
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
@@ -73,14 +74,11 @@ absl::StatusOr<StagedRecords> StagedRecords::create(std::shared_ptr<const Device
   int64_t total = 0;
   for (std::size_t p = 0; p < bytes.size(); ++p) {
     offsets[p] = total;
-    PKV_ASSIGN_OR_RETURN(
-        total, checked_sum("staged records", {{"before", total}, {"padding", kAlignment}}));
-    PKV_ASSIGN_OR_RETURN(
-        const int64_t plane,
-        checked_product("staged records", {{"tokens", tokens}, {"bytes", bytes[p]}}));
-    PKV_ASSIGN_OR_RETURN(total,
-                         checked_sum("staged records", {{"before", total}, {"plane", plane}}));
-    total -= total % kAlignment;
+    const auto plane = checked_mul(tokens, bytes[p]);
+    const auto end = plane ? checked_add(total, *plane) : std::nullopt;
+    const auto padded = end ? checked_round_up(*end, kAlignment) : std::nullopt;
+    if (!padded) return absl::InvalidArgumentError(str_cat("too many records: ", tokens));
+    total = *padded;
   }
   PKV_ASSIGN_OR_RETURN(staged.buffer_, Buffer::create(std::move(device), PKV_MEMORY_DEVICE, total));
   std::array<uint8_t*, kPlanes> planes{};

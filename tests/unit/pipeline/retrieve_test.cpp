@@ -1,6 +1,9 @@
 // retrieve: the path from query to hits, on plans. docs/algorithm.md, sections 4 to 6.
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <set>
+#include <thread>
 
 #include "core/pipeline/stages.h"
 #include "tests/unit/pipeline/step_tools.h"
@@ -300,6 +303,35 @@ TEST_CASE("retrieve: a bad query empties its row and leaves the others alone (S0
   for (const std::size_t i : {0, 2}) {
     CHECK(part_of(bad.positions->values(), i, 3) == part_of(good.positions->values(), i, 3));
   }
+}
+
+TEST_CASE("retrieve: one plan serves several threads, each with scratch of its own (S091)") {
+  Machine machine;
+  const Config config = config_of({{"head_dim", "16"}, {"k", "7"}, {"vote", "tier"}});
+  Zone zone({150, 20}, 2, 150, 16, 16);
+  const auto index = index_with(machine, config, 2, zone, 300);
+  Array query({2, 4, 16});
+  fill_random(query.numbers(), 5);
+  Step reference(machine, index, config, {1, 0}, 4);
+  require_ok(reference.retrieve(query));
+  std::atomic<int> equal = 0;
+  std::vector<std::unique_ptr<Step>> steps;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    steps.push_back(std::make_unique<Step>(machine, index, config, std::vector<int32_t>{1, 0}, 4));
+  }
+  for (const auto& step : steps) {
+    threads.emplace_back([&, own = step.get()] {
+      const auto stream = Stream::create(machine.device);
+      for (int i = 0; i < 20; ++i) {
+        const absl::Status status =
+            retrieve(*reference.plan, *stream, query.tensor(), own->scratch_memory(), own->hits);
+        if (status.ok() && own->positions->values() == reference.positions->values()) ++equal;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(equal == 80);
 }
 
 TEST_CASE("retrieve: what lies in scratch before does not matter") {
