@@ -23,11 +23,9 @@ if(PARISKV_STATIC)
   install(EXPORT pariskv_static FILE pariskvStaticTargets.cmake NAMESPACE pariskv::
           DESTINATION ${package_dir})
 endif()
-foreach(program pariskv_cli pkv-conformance)
-  if(TARGET ${program})
-    install(TARGETS ${program})
-  endif()
-endforeach()
+if(PARISKV_TOOLS)
+  install(TARGETS pariskv_cli pkv-conformance)
+endif()
 
 configure_package_config_file(cmake/pariskvConfig.cmake.in pariskvConfig.cmake
   INSTALL_DESTINATION ${package_dir})

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""clang-tidy over the sources of the dev preset; part of tools/lint.
+"""clang-tidy over the sources of the dev preset; part of `tools/lint --tidy`.
 
 A source is read again only when its object was built after its last clean verdict, so run this
 after `cmake --build --preset dev`. Fails too if a source of ours is in no CMakeLists.txt: nobody
-would notice that a test does not run.
+would notice that a test does not run. `--lists` looks for that alone.
 """
 
 import json
@@ -60,6 +60,8 @@ def main():
     missing = sorted(set(unlisted(built)))
     for path in missing:
         print(f"{path}: in no CMakeLists.txt")
+    if sys.argv[1:] == ["--lists"]:
+        sys.exit(bool(missing) or not built)
     wanted = sorted(path for path in built if path.startswith(TIDIED))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         clean = list(pool.map(lambda path: tidy(path, built[path]), wanted))
