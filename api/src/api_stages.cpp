@@ -75,6 +75,8 @@ pkv_status pkv_record_sizes_get(const pkv_geometry* geometry, pkv_record_sizes* 
     sizes.value_factors = s.value_factors;
     sizes.value_norms = s.value_norms;
     sizes.total = s.total;
+    sizes.sketch = s.sketch;
+    sizes.sketch_stride = geometry->sketch_stride;
     return pkv::write_struct(out, sizes, "pkv_record_sizes");
   });
 }

@@ -1,4 +1,4 @@
-// Stage attend: exact softmax over the dense parts and the fetched rows, and the tail.
+// Stage attend: exact softmax over the dense parts and the fetched rows, and the tail (tail.cpp).
 // docs/algorithm.md, section 8.
 // Bounded: in double, rounded once to fp32. The logits of all tokens are kept, so that the maximum
 // is known before the first weight; a row of weight 0 is not read.
@@ -8,14 +8,10 @@
 
 #include "backends/cpu_ref/check.h"
 #include "backends/cpu_ref/device.h"
-#include "backends/cpu_ref/log_sum.h"
-#include "backends/cpu_ref/quantiser.h"
 #include "backends/cpu_ref/query.h"
-#include "backends/cpu_ref/rotate.h"
 #include "backends/cpu_ref/stages.h"
-#include "backends/cpu_ref/store.h"
+#include "backends/cpu_ref/tail.h"
 #include "backends/cpu_ref/tensor.h"
-#include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::cpu_ref {
 namespace {
@@ -24,19 +20,16 @@ constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 struct Temporaries {
   RowQuery query;
-  double* logits;       // [tokens]: parts, fetched rows, candidates, the rest
+  double* logits;       // [tokens]: parts, fetched rows, tail
   uint8_t* is_fetched;  // [candidates_stride]
 };
 
 Temporaries take_temporaries(Scratch& scratch, const pkv_attend_args& a) {
   Temporaries result = {};
   result.query = take_row_query(scratch, *a.codec.geometry, a.query_heads);
-  int64_t tokens = a.k;
+  int64_t tokens = a.k + tail_tokens(a);
   for (int32_t p = 0; p < a.part_count; ++p) tokens += a.parts[p].keys.shape[2];
-  if (a.tail != PKV_TAIL_DROP) {
-    tokens += a.candidates_stride + 1;
-    result.is_fetched = scratch.take<uint8_t>(a.candidates_stride);
-  }
+  if (a.tail != PKV_TAIL_DROP) result.is_fetched = scratch.take<uint8_t>(a.candidates_stride);
   result.logits = scratch.take<double>(tokens);
   return result;
 }
@@ -72,12 +65,8 @@ pkv_status supports(pkv_backend_device* device, const pkv_attend_args* args) {
     status = check_rows(host, args->row_keys, args->row_values);
     if (status != PKV_OK) return status;
   }
-  status = check_range(host, "tail", args->tail, PKV_TAIL_DROP, PKV_TAIL_SKETCH);
+  status = check_tail(host, *args);
   if (status != PKV_OK) return status;
-  if (args->tail == PKV_TAIL_SKETCH && geometry.sketch_bits == 0) {
-    return backend::refuse(host, PKV_UNIMPLEMENTED,
-                           "tail=sketch with sketch_bits=0: the records need a sketch of 2 or 4");
-  }
   return check_scale(host, args->scale);
 }
 
@@ -111,43 +100,6 @@ void for_each_row(const pkv_attend_args& a, int64_t i, int64_t r, Visit visit) {
   }
 }
 
-// The tail's view of one row, shared by the heads of the group.
-struct Tail {
-  const int32_t* candidates;
-  int32_t candidate_count;
-  const uint8_t* is_fetched;
-  const double* value_sums;  // [dv]
-  int64_t good_count;
-  pkv_records records;  // sketch only
-};
-
-// Marks the candidates among the counted fetched rows; candidates are ascending.
-void mark_fetched(const pkv_attend_args& a, int64_t r, const Tail& tail, uint8_t* is_fetched) {
-  std::fill_n(is_fetched, tail.candidate_count, uint8_t{0});
-  const int32_t* end = tail.candidates + tail.candidate_count;
-  for (int32_t slot = 0; a.k > 0 && slot < a.counts[r]; ++slot) {
-    const int32_t position = a.positions[r * a.k + slot];
-    const int32_t* found = std::lower_bound(tail.candidates, end, position);
-    if (found != end && *found == position) is_fetched[found - tail.candidates] = 1;
-  }
-}
-
-Tail tail_of(const pkv_attend_args& a, const Temporaries& temporaries, int64_t i, int32_t head) {
-  Tail tail = {};
-  if (a.tail == PKV_TAIL_DROP) return tail;
-  const pkv_geometry& geometry = *a.codec.geometry;
-  const int64_t r = i * geometry.kv_heads + head;
-  const int64_t row = int64_t{a.batch.sequences[i]} * geometry.kv_heads + head;
-  tail.candidates = a.candidates + r * a.candidates_stride;
-  tail.candidate_count = a.candidate_counts[r];
-  tail.value_sums = a.value_sums + row * geometry.value_dim;
-  tail.good_count = a.good_counts[row];
-  if (a.tail == PKV_TAIL_SKETCH) tail.records = row_records(geometry, a.store, row);
-  mark_fetched(a, r, tail, temporaries.is_fetched);
-  tail.is_fetched = temporaries.is_fetched;
-  return tail;
-}
-
 // One query head of one row.
 class Head {
  public:
@@ -160,9 +112,6 @@ class Head {
         query_head_(query_head),
         row_(i * a.codec.geometry->kv_heads + kv_head),
         scale_(static_cast<double>(a.scale)),
-        estimates_(a.tail == PKV_TAIL_DROP
-                       ? nullptr
-                       : a.estimates + (i * a.query_heads + query_head) * a.candidates_stride),
         logits_(logits) {}
 
   void attend() {
@@ -186,8 +135,6 @@ class Head {
  private:
   int32_t dv() const { return a_.codec.geometry->value_dim; }
 
-  bool is_sketched(int32_t c) const { return tail_.is_fetched[c] == 0; }
-
   void compute_logits() {
     const int32_t d = a_.codec.geometry->head_dim;
     double q[format::kMaxHeadDim];
@@ -200,21 +147,7 @@ class Head {
       for (int32_t j = 0; j < d; ++j) dot += q[j] * k[j];
       logits_[count_++] = scale_ * dot;
     });
-    if (a_.tail == PKV_TAIL_DROP) return;
-
-    // sketch: each candidate that was not fetched is a token; mean: they join the rest.
-    LogSum rest;
-    rest.add(static_cast<double>(a_.rest_lse[i_ * a_.query_heads + query_head_]));
-    for (int32_t c = 0; c < tail_.candidate_count; ++c) {
-      if (!is_sketched(c)) continue;
-      const double logit = scale_ * static_cast<double>(estimates_[c]);
-      if (a_.tail == PKV_TAIL_SKETCH) {
-        logits_[count_++] = logit;
-      } else {
-        rest.add(logit);
-      }
-    }
-    logits_[count_++] = tail_.good_count > 0 ? rest.value() : kNothing;
+    count_ += tail_.logits(query_head_, logits_ + count_);
   }
 
   // out += sum of weight * value, in the order of the logits.
@@ -227,43 +160,7 @@ class Head {
       load_row(*row.values, v, dv(), i_, kv_head_, row.token);
       for (int32_t j = 0; j < dv(); ++j) out[j] += weight * v[j];
     });
-    if (a_.tail == PKV_TAIL_DROP) return;
-    if (a_.tail == PKV_TAIL_SKETCH) m = add_sketches(m, out);
-    const double weight = logits_[m];
-    if (weight == 0.0) return;
-    for (int32_t j = 0; j < dv(); ++j) {
-      out[j] += weight * (tail_.value_sums[j] / static_cast<double>(tail_.good_count));
-    }
-  }
-
-  // Values mu_v + unrotate(w_v * sign * a[code]): accumulated in rotated space, un-rotated once.
-  int64_t add_sketches(int64_t m, double* out) const {
-    const pkv_geometry& geometry = *a_.codec.geometry;
-    const Quantiser quantiser = value_quantiser(geometry.sketch_bits);
-    const int64_t plane = dv() / 8;
-    const float* mu_v = a_.codec.value_center + int64_t{kv_head_} * dv();
-    double rotated[format::kMaxHeadDim] = {};
-    double total = 0.0;
-    for (int32_t c = 0; c < tail_.candidate_count; ++c) {
-      if (!is_sketched(c)) continue;
-      const double weight = logits_[m++];
-      if (weight == 0.0) continue;
-      const int64_t position = tail_.candidates[c];
-      float level[format::kMaxHeadDim];
-      decode(tail_.records.value_signs + position * plane,
-             tail_.records.value_codes + position * plane * quantiser.planes, quantiser.planes,
-             quantiser.levels, dv(), level);
-      const double factor =
-          weight *
-          static_cast<double>(format::bf16_to_float(tail_.records.value_factors[position]));
-      for (int32_t j = 0; j < dv(); ++j) rotated[j] += factor * static_cast<double>(level[j]);
-      total += weight;
-    }
-    unrotate(value_rotation(a_.codec), rotated);
-    for (int32_t j = 0; j < dv(); ++j) {
-      out[j] += total * static_cast<double>(mu_v[j]) + rotated[j];
-    }
-    return m;
+    tail_.add_values(query_head_, logits_ + m, out);
   }
 
   // Nothing to attend to (max = -inf): output 0, lse -inf.
@@ -286,7 +183,6 @@ class Head {
   int32_t query_head_;
   int64_t row_;
   double scale_;
-  const float* estimates_;
   double* logits_;
   int64_t count_ = 0;
 };
@@ -306,7 +202,7 @@ void attend_group(const pkv_attend_args& a, const Temporaries& temporaries, int6
                   int32_t kv_head) {
   const int32_t G = temporaries.query.group;
   const bool is_good = prepare_query(a.codec, a.queries, i, kv_head, temporaries.query);
-  const Tail tail = tail_of(a, temporaries, i, kv_head);
+  const Tail tail(a, i, kv_head, temporaries.is_fetched);
   for (int32_t g = 0; g < G; ++g) {
     const int32_t query_head = kv_head * G + g;
     if (is_good) {

@@ -17,12 +17,15 @@ bool is_dimension(int32_t value) {
 
 pkv_status check_values(const pkv_host* host, const pkv_geometry& geometry) {
   if (geometry.v_source == PKV_V_SOURCE_NONE) {
-    if (geometry.value_dim == 0 && geometry.sketch_bits == 0 && geometry.value_norm == 0) {
+    if (geometry.value_dim == 0 && geometry.sketch_bits == 0 && geometry.sketch_stride == 0 &&
+        geometry.value_norm == 0) {
       return PKV_OK;
     }
     return refuse(host, PKV_UNIMPLEMENTED,
-                  "v_source=none with value_dim=%d sketch_bits=%d value_norm=%d: all must be 0",
-                  geometry.value_dim, geometry.sketch_bits, geometry.value_norm);
+                  "v_source=none with value_dim=%d sketch_bits=%d sketch_stride=%d value_norm=%d: "
+                  "all must be 0",
+                  geometry.value_dim, geometry.sketch_bits, geometry.sketch_stride,
+                  geometry.value_norm);
   }
   if (!is_dimension(geometry.value_dim)) {
     return refuse(host, PKV_UNIMPLEMENTED, "value_dim=%d: must be a multiple of 8 from 8 to 576",
@@ -37,6 +40,11 @@ pkv_status check_values(const pkv_host* host, const pkv_geometry& geometry) {
     return refuse(host, PKV_UNIMPLEMENTED, "sketch_bits=%d: must be 0, 2 or 4",
                   geometry.sketch_bits);
   }
+  const pkv_status status =
+      geometry.sketch_bits == 0
+          ? check_range(host, "without sketch sketch_stride", geometry.sketch_stride, 0, 0)
+          : check_range(host, "sketch_stride", geometry.sketch_stride, 1, format::kMaxSketchStride);
+  if (status != PKV_OK) return status;
   return check_range(host, "value_norm", geometry.value_norm, 0, 1);
 }
 

@@ -110,7 +110,7 @@ struct Token {
   float v[format::kMaxHeadDim];       // the value as given
   float v2;                           // its squared norm, 0 without values
   float sketch[format::kMaxHeadDim];  // the rotated value
-  float sketch_n2;                    // its squared norm, 0 without sketch
+  float sketch_n2;                    // its squared norm, 0 at a position without sketch
 };
 
 // The records of one row and what its codec says.
@@ -126,16 +126,21 @@ struct Row {
   uint16_t* factors(int64_t position) const {
     return records.factors + position * format::factors_per_key(geometry);
   }
+  // Of a position that has a sketch.
   uint8_t* value_signs(int64_t position) const {
-    return records.value_signs + position * sizes.value_signs;
+    return records.value_signs + position / geometry.sketch_stride * sizes.value_signs;
   }
   uint8_t* value_codes(int64_t position) const {
-    return records.value_codes + position * sizes.value_codes;
+    return records.value_codes + position / geometry.sketch_stride * sizes.value_codes;
+  }
+  uint16_t* value_factor(int64_t position) const {
+    return records.value_factors + position / geometry.sketch_stride;
   }
 };
 
-// 3, 3.5: loads and rotates token t of entry i and KV head `head`.
-void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, Token& token) {
+// 3, 3.5: loads and rotates token t of entry i and KV head `head`, which goes to `position`.
+void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, int64_t position,
+                Token& token) {
   const pkv_codec_params& codec = a.codec;
   const int32_t d = codec.geometry->head_dim;
   const int32_t dv = codec.geometry->value_dim;
@@ -151,7 +156,7 @@ void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, To
   if (a.values.ndim == 0) return;
   load_row(a.values, token.v, dv, i, head, t);
   token.v2 = sum_of_squares(token.v, dv);
-  if (codec.geometry->sketch_bits == 0) return;
+  if (!has_sketch(*codec.geometry, position)) return;
   const float* mu_v = codec.value_center + int64_t{head} * dv;
   for (int32_t j = 0; j < dv; ++j) token.sketch[j] = token.v[j] - mu_v[j];
   rotate(value_rotation(codec), token.sketch);
@@ -166,10 +171,10 @@ void write_bad(const Row& row, int64_t position) {
     row.factors(position)[b] = format::kBf16Nan;
   }
   if (row.records.vote_factors != nullptr) row.records.vote_factors[position] = format::kBf16Nan;
-  if (row.geometry.sketch_bits != 0) {
+  if (has_sketch(row.geometry, position)) {
     std::fill_n(row.value_signs(position), row.sizes.value_signs, uint8_t{0});
     std::fill_n(row.value_codes(position), row.sizes.value_codes, uint8_t{0});
-    row.records.value_factors[position] = format::kBf16Nan;
+    *row.value_factor(position) = format::kBf16Nan;
   }
   if (row.records.value_norms != nullptr) row.records.value_norms[position] = format::kBf16Nan;
 }
@@ -195,10 +200,10 @@ void write_good(const Row& row, int64_t position, const Token& token) {
   }
 
   // 3.5
-  if (row.geometry.sketch_bits != 0) {
+  if (has_sketch(row.geometry, position)) {
     write_signs(token.sketch, dv, row.value_signs(position));
-    row.records.value_factors[position] = write_scalar(
-        row.value_quantiser, token.sketch, token.sketch_n2, dv, row.value_codes(position));
+    *row.value_factor(position) = write_scalar(row.value_quantiser, token.sketch, token.sketch_n2,
+                                               dv, row.value_codes(position));
   }
   if (row.records.value_norms != nullptr) {
     row.records.value_norms[position] = format::float_to_bf16(std::sqrt(token.v2));
@@ -217,7 +222,7 @@ int64_t encode_row(const pkv_encode_args& a, int64_t i, int32_t head) {
   for (int64_t t = 0; t < a.counts[i]; ++t) {
     const int64_t position = a.starts[i] + t;
     Token token;
-    load_token(a, i, head, t, token);
+    load_token(a, i, head, t, position, token);
     if (!std::isfinite(token.n2) || !std::isfinite(token.v2) || !std::isfinite(token.sketch_n2)) {
       write_bad(row, position);
       if (first_bad < 0) first_bad = position;

@@ -19,6 +19,9 @@ pkv_status supports(pkv_backend_device* device, const pkv_fit_args* args) {
   if (status != PKV_OK) return status;
   status = check_floats(host, "keys", args->keys);
   if (status != PKV_OK) return status;
+  status =
+      check_range(host, "queries_as", args->queries_as, PKV_FIT_QUERIES_HEADS, PKV_FIT_QUERIES_SUM);
+  if (status != PKV_OK) return status;
   if (args->queries.ndim != 0) {
     status = check_floats(host, "queries", args->queries);
     if (status != PKV_OK) return status;
@@ -56,6 +59,7 @@ void fit_keys(const pkv_fit_args& a, int32_t head) {
   for (int32_t j = 0; j < d; ++j) A[j] = B[j] = 0.0;
   for (int32_t j = 0; V != nullptr && j < dv; ++j) V[j] = 0.0;
   a.key_counts[head] = 0;
+  a.key_weights[head] = 0;
 
   for (int64_t t = 0; t < a.keys.shape[1]; ++t) {
     float k[format::kMaxHeadDim];
@@ -66,17 +70,28 @@ void fit_keys(const pkv_fit_args& a, int32_t head) {
       load_row(a.values, v, dv, head, t);
       if (!is_usable(v, dv)) continue;
     }
+    const int64_t o = a.weights == nullptr ? 1 : a.weights[head * a.keys.shape[1] + t];
     ++a.key_counts[head];
+    a.key_weights[head] += o;
     for (int32_t j = 0; j < d; ++j) {
       const double x = static_cast<double>(k[j]) - static_cast<double>(c[j]);
-      A[j] += x;
-      B[j] += x * x;
+      A[j] += static_cast<double>(o) * x;
+      B[j] += static_cast<double>(o) * (x * x);
     }
     for (int32_t j = 0; V != nullptr && j < dv; ++j) V[j] += static_cast<double>(v[j]);
   }
 }
 
-// The query rows of all heads of the group together.
+void add_query(const pkv_fit_args& a, int32_t head, const float* q, double* Q) {
+  if (!is_usable(q, a.geometry->head_dim)) return;
+  ++a.query_counts[head];
+  for (int32_t j = 0; j < a.geometry->head_dim; ++j) {
+    Q[j] += static_cast<double>(q[j]) * static_cast<double>(q[j]);
+  }
+}
+
+// The query rows of all heads of the group together, or the sum of the heads of each position
+// (4.1: in ascending order, fp32).
 void fit_queries(const pkv_fit_args& a, int32_t head) {
   const int32_t d = a.geometry->head_dim;
   double* Q = a.query_squares + int64_t{head} * d;
@@ -85,14 +100,15 @@ void fit_queries(const pkv_fit_args& a, int32_t head) {
   if (a.queries.ndim == 0) return;
 
   const int64_t group = a.queries.shape[0] / a.geometry->kv_heads;
-  for (int64_t g = 0; g < group; ++g) {
-    for (int64_t m = 0; m < a.queries.shape[1]; ++m) {
+  for (int64_t m = 0; m < a.queries.shape[1]; ++m) {
+    float sum[format::kMaxHeadDim];
+    for (int64_t g = 0; g < group; ++g) {
       float q[format::kMaxHeadDim];
       load_row(a.queries, q, d, head * group + g, m);
-      if (!is_usable(q, d)) continue;
-      ++a.query_counts[head];
-      for (int32_t j = 0; j < d; ++j) Q[j] += static_cast<double>(q[j]) * static_cast<double>(q[j]);
+      for (int32_t j = 0; j < d; ++j) sum[j] = g == 0 ? q[j] : sum[j] + q[j];
+      if (a.queries_as == PKV_FIT_QUERIES_HEADS) add_query(a, head, q, Q);
     }
+    if (a.queries_as == PKV_FIT_QUERIES_SUM) add_query(a, head, sum, Q);
   }
 }
 

@@ -16,12 +16,14 @@
 #include "backends/cpu_ref/tensor.h"
 #include "core/format/fold.h"
 #include "core/format/rotation.h"
+#include "core/format/samples.h"
 #include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::cpu_ref {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kEstimateLimit = 1e30F;
 
 struct Temporaries {
@@ -58,8 +60,10 @@ pkv_status supports(pkv_backend_device* device, const pkv_rerank_args* args) {
   if (status != PKV_OK) return status;
   status = check_range(host, "k", args->k, 0, format::kMaxK);
   if (status != PKV_OK) return status;
-  status = check_range(host, "tail_samples", args->tail_samples, 0, INT32_MAX);
-  if (status != PKV_OK) return status;
+  if (args->rest_lse != nullptr || args->sample_estimates != nullptr) {
+    status = check_range(host, "tail_samples", args->tail_samples, 1, format::kMaxTailSamples);
+    if (status != PKV_OK) return status;
+  }
   if (args->weigh_norms != 0 && geometry.value_norm == 0) {
     return backend::refuse(host, PKV_UNIMPLEMENTED,
                            "weigh_norms=%d: needs records with value_norm=1", args->weigh_norms);
@@ -284,32 +288,53 @@ void write_hits(const pkv_rerank_args& a, const Row& row, const float* scores, i
   a.counts[r] = count;
 }
 
-// 6.4: rest_lse [G].
-void write_rest(const pkv_rerank_args& a, const Row& row, const Estimator& estimator,
-                float* rest_lse) {
-  const int64_t R = row.n - row.candidate_count;
-  const int64_t T = a.tail_samples;
-  const bool all = R <= T;
+// Where the samples of one row go; either may be NULL.
+struct SampleOutputs {
+  float* rest_lse;   // [G]
+  float* estimates;  // [G, T]
+  int64_t most;      // T
+};
+
+SampleOutputs sample_outputs(const pkv_rerank_args& a, int64_t first_head) {
+  return {
+      a.rest_lse == nullptr ? nullptr : a.rest_lse + first_head,
+      a.sample_estimates == nullptr ? nullptr : a.sample_estimates + first_head * a.tail_samples,
+      a.tail_samples};
+}
+
+// 6.4 for a bad query, and the start for a good one.
+void clear_samples(const SampleOutputs& out, int32_t group) {
+  if (out.rest_lse != nullptr) std::fill_n(out.rest_lse, group, -kInfinity);
+  if (out.estimates != nullptr) std::fill_n(out.estimates, group * out.most, kNan);
+}
+
+// 6.4
+void write_samples(const pkv_rerank_args& a, const Row& row, const Estimator& estimator,
+                   const SampleOutputs& out) {
+  const format::Samples samples = format::samples(*a.codec.geometry, row.n, a.tail_samples);
   LogSum sums[kMaxGroup];
-  int64_t seen = 0;  // positions that are no candidates, bad ones included
+  int64_t seen = 0;  // samples that are no candidates, bad ones included
   int32_t next = 0;  // first candidate not yet passed
-  for (int64_t i = 0; i < (all ? row.n : T); ++i) {
-    const int64_t position = all ? i : i * row.n / T;
+  for (int64_t i = 0; i < samples.count; ++i) {
+    const int64_t position = samples.position(i);
     while (next < row.candidate_count && row.candidates[next] < position) ++next;
-    if (next < row.candidate_count && row.candidates[next] == position) continue;
-    ++seen;
+    const bool is_candidate = next < row.candidate_count && row.candidates[next] == position;
+    if (!is_candidate) ++seen;
     if (is_bad(*a.codec.geometry, estimator.records(), position)) continue;
     float estimates[kMaxGroup];
     estimator.estimate(position, estimates, 1);
     for (int32_t g = 0; g < row.group; ++g) {
+      if (out.estimates != nullptr) out.estimates[g * out.most + i] = estimates[g];
+      if (is_candidate) continue;
       sums[g].add(static_cast<double>(a.scale) * static_cast<double>(estimates[g]));
     }
   }
+  if (out.rest_lse == nullptr || seen == 0) return;
   // ln of (sum / seen) * R; -inf where the sum is empty
-  const double factor =
-      all || seen == 0 ? 0.0 : std::log(static_cast<double>(R) / static_cast<double>(seen));
+  const auto R = static_cast<double>(row.n - row.candidate_count);
+  const double factor = std::log(R / static_cast<double>(seen));
   for (int32_t g = 0; g < row.group; ++g) {
-    rest_lse[g] = static_cast<float>(sums[g].value() + factor);
+    out.rest_lse[g] = static_cast<float>(sums[g].value() + factor);
   }
 }
 
@@ -325,9 +350,10 @@ void rerank_row(const pkv_rerank_args& a, const Temporaries& temporaries, int64_
                    wanted == nullptr ? temporaries.estimates : wanted,
                    a.candidates_stride,
                    G};
+  const SampleOutputs samples = sample_outputs(a, first_head);
+  clear_samples(samples, G);
   if (!is_good) {
     write_hits(a, row, temporaries.scores, temporaries.order, r);
-    if (a.rest_lse != nullptr) std::fill_n(a.rest_lse + first_head, G, -kInfinity);
     return;
   }
   const Estimator estimator(a, temporaries, i, head);
@@ -336,7 +362,8 @@ void rerank_row(const pkv_rerank_args& a, const Temporaries& temporaries, int64_
   }
   score_row(a, row, estimator.records(), temporaries.scores);
   write_hits(a, row, temporaries.scores, temporaries.order, r);
-  if (a.rest_lse != nullptr) write_rest(a, row, estimator, a.rest_lse + first_head);
+  if (samples.rest_lse == nullptr && samples.estimates == nullptr) return;
+  write_samples(a, row, estimator, samples);
 }
 
 pkv_status run(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,

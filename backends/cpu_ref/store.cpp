@@ -9,9 +9,9 @@
 namespace pkv::cpu_ref {
 namespace {
 
-constexpr int kPlanes = 8;
+using format::kPlanes;
 
-// Bytes per token of each plane, in the order of pkv_records.
+// Bytes of one entry of each plane, in the order of pkv_records.
 struct PlaneBytes {
   int64_t of[kPlanes];
 };
@@ -33,17 +33,23 @@ Planes planes_of(const pkv_records& records) {
 
 int64_t padded(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Copies `count` tokens of every plane; `to` and `from` are the first tokens' indices.
-void copy_tokens(const pkv_geometry& geometry, const pkv_records& target, int64_t to,
-                 const pkv_records& source, int64_t from, int64_t count) {
+// Copies positions [begin, begin + count) of every plane. The side that is a row of the store has
+// entry 0 at position 0; the other side has it at the first entry of the range.
+enum class StoreSide { kTarget, kSource };
+void copy_positions(const pkv_geometry& geometry, const pkv_records& target,
+                    const pkv_records& source, StoreSide side, int64_t begin, int64_t count) {
   const PlaneBytes bytes = plane_bytes(geometry);
   const Planes into = planes_of(target);
   const Planes out_of = planes_of(source);
   for (int p = 0; p < kPlanes; ++p) {
-    if (bytes.of[p] == 0 || count == 0) continue;
+    const int64_t first = format::plane_entries(geometry, p, begin);
+    const int64_t entry_count = format::plane_entries(geometry, p, begin + count) - first;
+    if (bytes.of[p] == 0 || entry_count == 0) continue;
+    const int64_t to = side == StoreSide::kTarget ? first : 0;
+    const int64_t from = side == StoreSide::kSource ? first : 0;
     std::memcpy(static_cast<uint8_t*>(into.of[p]) + to * bytes.of[p],
                 static_cast<const uint8_t*>(out_of.of[p]) + from * bytes.of[p],
-                static_cast<size_t>(count * bytes.of[p]));
+                static_cast<size_t>(entry_count * bytes.of[p]));
   }
 }
 
@@ -52,7 +58,9 @@ void copy_tokens(const pkv_geometry& geometry, const pkv_records& target, int64_
 int64_t row_bytes(const pkv_geometry& geometry, int64_t capacity) {
   const PlaneBytes bytes = plane_bytes(geometry);
   int64_t total = 0;
-  for (const int64_t per_token : bytes.of) total += padded(capacity * per_token, 64);
+  for (int p = 0; p < kPlanes; ++p) {
+    total += padded(format::plane_entries(geometry, p, capacity) * bytes.of[p], 64);
+  }
   return padded(total, 256);
 }
 
@@ -63,7 +71,7 @@ pkv_records row_records(const pkv_geometry& geometry, const pkv_store& store, in
   for (int p = 0; p < kPlanes; ++p) {
     if (bytes.of[p] == 0) continue;
     start[p] = next;
-    next += padded(store.capacity * bytes.of[p], 64);
+    next += padded(format::plane_entries(geometry, p, store.capacity) * bytes.of[p], 64);
   }
   pkv_records records = {};
   records.struct_size = sizeof(pkv_records);
@@ -92,14 +100,16 @@ pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geome
 pkv_status store_import(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
                         const pkv_geometry* geometry, const pkv_store* store, int64_t row,
                         int64_t begin, int64_t count, const pkv_records* source) {
-  copy_tokens(*geometry, row_records(*geometry, *store, row), begin, *source, 0, count);
+  copy_positions(*geometry, row_records(*geometry, *store, row), *source, StoreSide::kTarget, begin,
+                 count);
   return PKV_OK;
 }
 
 pkv_status store_export(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
                         const pkv_geometry* geometry, const pkv_store* store, int64_t row,
                         int64_t begin, int64_t count, const pkv_records* target) {
-  copy_tokens(*geometry, *target, 0, row_records(*geometry, *store, row), begin, count);
+  copy_positions(*geometry, *target, row_records(*geometry, *store, row), StoreSide::kSource, begin,
+                 count);
   return PKV_OK;
 }
 

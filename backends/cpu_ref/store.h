@@ -14,8 +14,8 @@ namespace pkv::cpu_ref {
 // A multiple of 256.
 int64_t row_bytes(const pkv_geometry& geometry, int64_t capacity);
 
-// The planes of one row; token t of a plane lies t * (bytes per token) behind its start. A plane
-// that the geometry lacks is NULL.
+// The planes of one row; token t of a plane lies t * (bytes per token) behind its start, the sketch
+// of position t at entry t / sketch_stride. A plane that the geometry lacks is NULL.
 pkv_records row_records(const pkv_geometry& geometry, const pkv_store& store, int64_t row);
 
 pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geometry,
@@ -44,6 +44,11 @@ void decode(const uint8_t* signs, const uint8_t* codes, int32_t planes, const Le
     }
     out[j] = read_bit(signs, j) != 0 ? levels[code] : -levels[code];
   }
+}
+
+// Whether a position carries a value sketch (3.5).
+inline bool has_sketch(const pkv_geometry& geometry, int64_t position) {
+  return geometry.sketch_bits != 0 && position % geometry.sketch_stride == 0;
 }
 
 // Whether a key is bad: its factors are NaN then (3.6).

@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/codec/fit.h"
+#include "core/codec/picks.h"
 #include "core/format/half.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/stages.h"
@@ -91,12 +92,13 @@ absl::Status find_pivot(const Stream& stream, const TensorView& keys, int64_t he
 // The sums of stage fit on the host.
 struct Sums {
   std::vector<float> pivot;
-  std::vector<int64_t> key_counts, query_counts;
+  std::vector<int64_t> key_counts, key_weights, query_counts;
   std::vector<double> key_sums, key_squares, query_squares, value_sums;
 };
 
-// Runs stage fit; what it delivers is read back.
-absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vector<float> pivot) {
+// Runs stage fit; what it delivers is read back. `weights` [h, n]; empty: all 1.
+absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vector<float> pivot,
+                              std::span<const int32_t> weights) {
   const pkv_geometry& g = *args.geometry;
   const int64_t heads = g.kv_heads;
   const int64_t numbers = heads * g.head_dim;
@@ -104,6 +106,9 @@ absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vect
   Pieces pieces;
   PKV_ASSIGN_OR_RETURN(const int64_t pivot_at, pieces.add<float>(numbers));
   PKV_ASSIGN_OR_RETURN(const int64_t key_counts_at, pieces.add<int64_t>(heads));
+  PKV_ASSIGN_OR_RETURN(const int64_t key_weights_at, pieces.add<int64_t>(heads));
+  PKV_ASSIGN_OR_RETURN(const int64_t weights_at,
+                       pieces.add<int32_t>(static_cast<int64_t>(weights.size())));
   PKV_ASSIGN_OR_RETURN(const int64_t key_sums_at, pieces.add<double>(numbers));
   PKV_ASSIGN_OR_RETURN(const int64_t key_squares_at, pieces.add<double>(numbers));
   PKV_ASSIGN_OR_RETURN(const int64_t query_counts_at, pieces.add<int64_t>(heads));
@@ -115,6 +120,13 @@ absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vect
                                   numbers * int64_t{sizeof(float)}));
   args.pivot = piece<float>(buffer, pivot_at);
   args.key_counts = piece<int64_t>(buffer, key_counts_at);
+  args.key_weights = piece<int64_t>(buffer, key_weights_at);
+  if (!weights.empty()) {
+    auto* on_device = piece<int32_t>(buffer, weights_at);
+    PKV_RETURN_IF_ERROR(
+        stream.copy(on_device, weights.data(), static_cast<int64_t>(weights.size_bytes())));
+    args.weights = on_device;
+  }
   args.key_sums = piece<double>(buffer, key_sums_at);
   args.key_squares = piece<double>(buffer, key_squares_at);
   args.query_counts = piece<int64_t>(buffer, query_counts_at);
@@ -125,6 +137,7 @@ absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vect
   Sums sums;
   sums.pivot = std::move(pivot);
   PKV_ASSIGN_OR_RETURN(sums.key_counts, read_back(stream, args.key_counts, heads));
+  PKV_ASSIGN_OR_RETURN(sums.key_weights, read_back(stream, args.key_weights, heads));
   PKV_ASSIGN_OR_RETURN(sums.key_sums, read_back(stream, args.key_sums, numbers));
   PKV_ASSIGN_OR_RETURN(sums.key_squares, read_back(stream, args.key_squares, numbers));
   PKV_ASSIGN_OR_RETURN(sums.query_counts, read_back(stream, args.query_counts, heads));
@@ -140,12 +153,41 @@ absl::StatusOr<FittedParams> params_from(const pkv_geometry& geometry, Sums sums
   args.geometry = &geometry;
   args.pivot = sums.pivot.data();
   args.key_counts = sums.key_counts.data();
+  args.key_weights = sums.key_weights.data();
   args.key_sums = sums.key_sums.data();
   args.key_squares = sums.key_squares.data();
   args.query_counts = sums.query_counts.data();
   args.query_squares = sums.query_squares.data();
   args.value_sums = sums.value_sums.empty() ? nullptr : sums.value_sums.data();
   return fit_params(args, options.center, options.balance);
+}
+
+// The second pass of fit = picked (2.2): centre and balance of the heads of which keys were picked.
+absl::Status refit_picked(const Stream& stream, pkv_fit_args args, const std::vector<float>& pivot,
+                          const TensorView& keys, const CodecOptions& options,
+                          const CodecParams& first_pass, FittedParams& fitted) {
+  PKV_ASSIGN_OR_RETURN(const TensorView queries,
+                       check_tensor(*stream.device(), "queries", args.queries,
+                                    {between("hq", 1, INT32_MAX), at_least("m", 0),
+                                     exactly("d", args.geometry->head_dim)},
+                                    kFloatTypes));
+  PKV_ASSIGN_OR_RETURN(const std::vector<int32_t> picks,
+                       count_picks_sync(stream, first_pass, keys, queries));
+  if (picks.empty()) return absl::OkStatus();
+  args.queries_as = PKV_FIT_QUERIES_SUM;
+  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, pivot, picks));
+  const std::vector<int64_t> weights = sums.key_weights;
+  PKV_ASSIGN_OR_RETURN(const FittedParams picked,
+                       params_from(*args.geometry, std::move(sums), options));
+  const auto dim = static_cast<std::size_t>(args.geometry->head_dim);
+  for (std::size_t head = 0; head < weights.size(); ++head) {
+    if (weights[head] == 0) continue;
+    std::copy_n(picked.center.begin() + static_cast<std::ptrdiff_t>(head * dim), dim,
+                fitted.center.begin() + static_cast<std::ptrdiff_t>(head * dim));
+    std::copy_n(picked.balance.begin() + static_cast<std::ptrdiff_t>(head * dim), dim,
+                fitted.balance.begin() + static_cast<std::ptrdiff_t>(head * dim));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int32_t> heads_of(const pkv_tensor& keys) {
@@ -230,6 +272,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
                                                            kFloatTypes));
   pkv_fit_args args{};
   args.struct_size = sizeof args;
+  args.queries_as = PKV_FIT_QUERIES_HEADS;
   args.geometry = &geometry;
   args.keys = view.tensor();
   if (queries != nullptr) args.queries = *queries;
@@ -250,13 +293,18 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
     PKV_RETURN_IF_ERROR(find_pivot(
         stream, view, head, std::span(pivot).subspan(static_cast<std::size_t>(head) * dim, dim)));
   }
-  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, std::move(pivot)));
   const CodecOptions options = config.codec_options();
-  PKV_ASSIGN_OR_RETURN(const FittedParams fitted, params_from(geometry, std::move(sums), options));
+  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, pivot, {}));
+  PKV_ASSIGN_OR_RETURN(FittedParams fitted, params_from(geometry, std::move(sums), options));
   std::span<const float> value_center = fitted.value_center;
   if (geometry.sketch_bits == 0) value_center = {};
   PKV_ASSIGN_OR_RETURN(CodecParams numbers,
                        CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
+  if (options.fit_picked && (options.center || options.balance) && is_present(args.queries)) {
+    PKV_RETURN_IF_ERROR(refit_picked(stream, args, pivot, view, options, numbers, fitted));
+    PKV_ASSIGN_OR_RETURN(
+        numbers, CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
+  }
   return create(stream.device(), std::move(numbers), options);
 }
 

@@ -21,7 +21,8 @@ constexpr double kLargestBalance = 16;
 // One KV head: its part of every array.
 struct Head {
   int index;
-  int64_t count;
+  int64_t count;   // of used keys
+  int64_t weight;  // W, of these
   int64_t query_count;
   std::span<const float> pivot;
   std::span<const double> sums;
@@ -37,12 +38,12 @@ absl::Status refuse(std::string_view array, int head, std::size_t coordinate, do
 }
 
 // Differences of two fp32 numbers have a mean of at most twice the largest one.
-absl::Status check_sums(std::string_view array, const Head& head, std::span<const double> sums) {
-  const double limit = 2.0 * std::numeric_limits<float>::max() * static_cast<double>(head.count);
+absl::Status check_sums(std::string_view array, const Head& head, std::span<const double> sums,
+                        int64_t count) {
+  const double limit = 2.0 * std::numeric_limits<float>::max() * static_cast<double>(count);
   for (std::size_t j = 0; j < sums.size(); ++j) {
     if (!(std::abs(sums[j]) <= limit)) {
-      return refuse(array, head.index, j, sums[j],
-                    str_cat("a sum of ", head.count, " fp32 numbers"));
+      return refuse(array, head.index, j, sums[j], str_cat("a sum of ", count, " fp32 numbers"));
     }
   }
   return absl::OkStatus();
@@ -70,6 +71,7 @@ absl::Status check_pointers(const pkv_fit_args& sums) {
   if (sums.geometry == nullptr) return refuse_null("geometry");
   if (sums.pivot == nullptr) return refuse_null("pivot");
   if (sums.key_counts == nullptr) return refuse_null("key_counts");
+  if (sums.key_weights == nullptr) return refuse_null("key_weights");
   if (sums.key_sums == nullptr) return refuse_null("key_sums");
   if (sums.key_squares == nullptr) return refuse_null("key_squares");
   if ((sums.query_counts == nullptr) != (sums.query_squares == nullptr)) {
@@ -89,6 +91,7 @@ Head head_of(const pkv_fit_args& sums, int head) {
   Head out{};
   out.index = head;
   out.count = sums.key_counts[head];
+  out.weight = sums.key_weights[head];
   out.query_count = sums.query_counts == nullptr ? 0 : sums.query_counts[head];
   out.pivot = part(sums.pivot, head, g.head_dim);
   out.sums = part(sums.key_sums, head, g.head_dim);
@@ -101,6 +104,7 @@ Head head_of(const pkv_fit_args& sums, int head) {
 // Sums of a head without keys, or without queries, mean nothing and are not looked at.
 absl::Status check_head(const Head& head) {
   PKV_RETURN_IF_ERROR(check_count("key_counts", head.index, head.count));
+  PKV_RETURN_IF_ERROR(check_count("key_weights", head.index, head.weight));
   PKV_RETURN_IF_ERROR(check_count("query_counts", head.index, head.query_count));
   if (head.count > 0) {
     for (std::size_t j = 0; j < head.pivot.size(); ++j) {
@@ -108,9 +112,9 @@ absl::Status check_head(const Head& head) {
         return refuse("pivot", head.index, j, static_cast<double>(head.pivot[j]), "finite");
       }
     }
-    PKV_RETURN_IF_ERROR(check_sums("key_sums", head, head.sums));
+    PKV_RETURN_IF_ERROR(check_sums("key_sums", head, head.sums, head.weight));
     PKV_RETURN_IF_ERROR(check_squares("key_squares", head.index, head.squares));
-    PKV_RETURN_IF_ERROR(check_sums("value_sums", head, head.value_sums));
+    PKV_RETURN_IF_ERROR(check_sums("value_sums", head, head.value_sums, head.count));
   }
   if (head.query_count > 0) {
     PKV_RETURN_IF_ERROR(check_squares("query_squares", head.index, head.query_squares));
@@ -120,17 +124,17 @@ absl::Status check_head(const Head& head) {
 
 // rk_j: spread about the mean, or about 0 with center = off.
 double key_rms(const Head& head, std::size_t j, bool center_on) {
-  const auto count = static_cast<double>(head.count);
+  const auto weight = static_cast<double>(head.weight);
   const double c = head.pivot[j];
-  const double mean = head.sums[j] / count;       // of k - c
-  const double square = head.squares[j] / count;  // of (k - c)^2
+  const double mean = head.sums[j] / weight;       // of k - c
+  const double square = head.squares[j] / weight;  // of (k - c)^2
   if (center_on) return std::sqrt(std::max(0.0, square - mean * mean));
   return std::sqrt(std::max(0.0, square + c * (2 * mean + c)));
 }
 
 void fit_balance(const Head& head, bool center_on, std::span<float> balance) {
   std::fill(balance.begin(), balance.end(), 1.0F);
-  if (head.count == 0 || head.query_count == 0) return;
+  if (head.weight == 0 || head.query_count == 0) return;
   std::vector<double> raw(balance.size(), 0.0);  // 0: not both are > 0
   double log_sum = 0;
   int used = 0;
@@ -151,12 +155,12 @@ void fit_balance(const Head& head, bool center_on, std::span<float> balance) {
   }
 }
 
-// base_j + sums_j / count, rounded once. `base` may be empty: 0.
+// base_j + sums_j / weight, rounded once. `base` may be empty: 0.
 absl::Status fit_mean(std::string_view name, const Head& head, std::span<const float> base,
-                      std::span<const double> sums, std::span<float> out) {
+                      std::span<const double> sums, int64_t weight, std::span<float> out) {
   for (std::size_t j = 0; j < sums.size(); ++j) {
     const double start = base.empty() ? 0.0 : static_cast<double>(base[j]);
-    const double mean = start + sums[j] / static_cast<double>(head.count);
+    const double mean = start + sums[j] / static_cast<double>(weight);
     out[j] = static_cast<float>(mean);
     if (!std::isfinite(out[j])) return refuse(name, head.index, j, mean, "finite in fp32");
   }
@@ -184,9 +188,13 @@ absl::StatusOr<FittedParams> fit_params(const pkv_fit_args& sums, bool center_on
     const auto balance = std::span(fitted.balance).subspan(at * dim, dim);
     const auto value_center = std::span(fitted.value_center).subspan(at * value_dim, value_dim);
     if (balance_on) fit_balance(head, center_on, balance);
-    if (head.count == 0) continue;
-    if (center_on) PKV_RETURN_IF_ERROR(fit_mean("center", head, head.pivot, head.sums, center));
-    PKV_RETURN_IF_ERROR(fit_mean("value_center", head, {}, head.value_sums, value_center));
+    if (center_on && head.weight > 0) {
+      PKV_RETURN_IF_ERROR(fit_mean("center", head, head.pivot, head.sums, head.weight, center));
+    }
+    if (head.count > 0) {
+      PKV_RETURN_IF_ERROR(
+          fit_mean("value_center", head, {}, head.value_sums, head.count, value_center));
+    }
   }
   fitted.inv_balance.reserve(fitted.balance.size());
   for (const float s : fitted.balance) fitted.inv_balance.push_back(1.0F / s);

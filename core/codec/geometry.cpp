@@ -40,6 +40,12 @@ absl::Status check_values(const pkv_geometry& g) {
   if (g.sketch_bits != 0 && g.sketch_bits != 2 && g.sketch_bits != 4) {
     return refuse("sketch_bits", g.sketch_bits, "0 (no sketch), 2 or 4");
   }
+  if (g.sketch_bits == 0 && g.sketch_stride != 0) {
+    return refuse("sketch_stride", g.sketch_stride, "0 with sketch_bits=0");
+  }
+  if (g.sketch_bits != 0 && !is_within(g.sketch_stride, 1, format::kMaxSketchStride)) {
+    return refuse("sketch_stride", g.sketch_stride, "1..65536 with a sketch");
+  }
   if (!is_within(g.value_norm, 0, 1)) return refuse("value_norm", g.value_norm, "0 or 1");
   if (g.value_dim == 0 && g.sketch_bits != 0) {
     return refuse("sketch_bits", g.sketch_bits, "0 with value_dim=0");

@@ -77,8 +77,10 @@ struct FileGeometry {
   uint64_t seed;
   int64_t capacity;
   uint64_t levels;
+  int32_t sketch_stride;
+  int32_t fit_picked;
 };
-static_assert(sizeof(FileGeometry) == 80);
+static_assert(sizeof(FileGeometry) == 88);
 
 // One entry of section SEQS.
 struct FileSequence {

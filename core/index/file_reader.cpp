@@ -190,8 +190,9 @@ absl::Status PkvReader::read_geometry() {
   PKV_RETURN_IF_ERROR(check_size(kGeometrySection, sizeof fields_, true));
   PKV_RETURN_IF_ERROR(read_section(kGeometrySection, &fields_));
   const FileGeometry& f = fields_;
-  geometry_ = {sizeof geometry_, f.kv_heads, f.head_dim,    f.value_dim,  f.v_source, f.codec,
-               f.vote,           f.rounds,   f.sketch_bits, f.value_norm, f.seed};
+  geometry_ = {sizeof geometry_, f.kv_heads,      f.head_dim, f.value_dim,   f.v_source,
+               f.codec,          f.vote,          f.rounds,   f.sketch_bits, f.value_norm,
+               f.seed,           f.sketch_stride, 0};
   return check_fields();
 }
 
@@ -210,6 +211,7 @@ absl::Status PkvReader::check_fields() const {
   const Field ranges[] = {{"kv_heads", f.kv_heads, 1, kMaxSequences},
                           {"center", f.center, 0, 1},
                           {"balance", f.balance, 0, 1},
+                          {"fit_picked", f.fit_picked, 0, 1},
                           {"nonfinite", f.nonfinite, 0, 1},
                           {"sequences", f.sequences, 1, kMaxSequences},
                           {"capacity", f.capacity, 1, format::kMaxTokens}};
@@ -281,7 +283,7 @@ absl::Status PkvReader::check_numbers() const {
   if (const absl::Status status = params().status(); !status.ok()) {
     return damaged(kParamsSection, to_std(status.message()));
   }
-  int64_t tokens = 0;  // at most 2^51
+  std::vector<int64_t> lengths;  // their sum is at most 2^51
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
     const FileSequence& sequence = sequences_[s];
     if (sequence.length < 0 || sequence.length > f.capacity) {
@@ -292,7 +294,7 @@ absl::Status PkvReader::check_numbers() const {
       return damaged(kSequencesSection,
                      str_cat("flags of sequence ", s, "=", sequence.flags, ", accepted: 0 or 1"));
     }
-    tokens += sequence.length;
+    lengths.push_back(sequence.length);
   }
   for (std::size_t row = 0; row < good_counts_.size(); ++row) {
     const int64_t length = sequences_[row / static_cast<std::size_t>(f.kv_heads)].length;
@@ -309,13 +311,16 @@ absl::Status PkvReader::check_numbers() const {
   const auto planes = plane_bytes(geometry_);
   for (std::size_t p = 0; p < planes.size(); ++p) {
     PKV_RETURN_IF_ERROR(
-        check_size(kPlaneSections[p], bytes_of({tokens, f.kv_heads, planes[p]}), planes[p] != 0));
+        check_size(kPlaneSections[p],
+                   bytes_of({entry_count(geometry_, static_cast<int>(p), lengths), planes[p]}),
+                   planes[p] != 0));
   }
   return absl::OkStatus();
 }
 
 CodecOptions PkvReader::options() const {
-  return {fields_.center != 0, fields_.balance != 0, fields_.nonfinite != 0};
+  return {fields_.center != 0, fields_.balance != 0, fields_.fit_picked != 0,
+          fields_.nonfinite != 0};
 }
 
 absl::StatusOr<CodecParams> PkvReader::params() const {

@@ -335,14 +335,8 @@ absl::StatusOr<pkv_index_stats> Index::stats_sync(const Stream& stream) const {
   }
   for (const int64_t count : good) stats.bad_keys -= count;
   stats.device_bytes = sizes_.total_bytes;
-  stats.bytes_per_key = format::record_sizes(geometry()).total;
+  stats.bytes_per_key = format::bytes_per_key(geometry());
   return stats;
-}
-
-int64_t Index::record_count() const {
-  int64_t tokens = 0;
-  for (int32_t sequence = 0; sequence < sizes_.sequences; ++sequence) tokens += length(sequence);
-  return tokens * geometry().kv_heads;
 }
 
 absl::Status Index::export_sync(const Stream& stream, int32_t sequence, int32_t kv_head,
@@ -353,7 +347,7 @@ absl::Status Index::export_sync(const Stream& stream, int32_t sequence, int32_t 
   PKV_RETURN_IF_ERROR(check_index("begin", begin, 0, length(sequence)));
   PKV_RETURN_IF_ERROR(check_index("count", count, 0, length(sequence) - begin));
   PKV_RETURN_IF_ERROR(check_planes(geometry(), out, count));
-  const int64_t piece = std::max<int64_t>(1, kExportBytes / format::record_sizes(geometry()).total);
+  const int64_t piece = std::max<int64_t>(1, kExportBytes / format::record_bytes(geometry(), 1));
   PKV_ASSIGN_OR_RETURN(const StagedRecords staged,
                        StagedRecords::create(device_, geometry(), std::min(piece, count)));
   const int64_t row = int64_t{sequence} * geometry().kv_heads + kv_head;
@@ -361,7 +355,8 @@ absl::Status Index::export_sync(const Stream& stream, int32_t sequence, int32_t 
   for (int64_t done = 0; done < count; done += piece) {
     const int64_t tokens = std::min(piece, count - done);
     PKV_RETURN_IF_ERROR(staged.export_row(stream, from, row, begin + done, tokens));
-    PKV_RETURN_IF_ERROR(staged.copy_out(stream, planes_at(geometry(), out, done), tokens));
+    PKV_RETURN_IF_ERROR(staged.copy_out(stream, planes_at(geometry(), out, begin, begin + done),
+                                        begin + done, tokens));
     PKV_RETURN_IF_ERROR(stream.sync());
   }
   return stream.sync();

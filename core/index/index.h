@@ -115,7 +115,6 @@ class Index {
   absl::Status mark_appended(const Stream& stream);
   void undo_append(const Stream& stream, int32_t sequence) noexcept;
 
-  int64_t record_count() const;  // of all rows
   absl::Status read_records(const Stream& stream, const PkvReader& file,
                             const std::vector<int64_t>& lengths, Content& content) const;
   absl::Status read_content(const Stream& stream, const PkvReader& file);

@@ -30,13 +30,17 @@ constexpr int64_t kPieceBytes = 1 << 20;  // of records, staged at a time
 // Host planes for the records of one piece.
 class HostRecords {
  public:
-  HostRecords(const pkv_geometry& geometry, int64_t tokens) : bytes_(plane_bytes(geometry)) {
+  HostRecords(const pkv_geometry& geometry, int64_t tokens)
+      : geometry_(geometry), bytes_(plane_bytes(geometry)) {
     for (std::size_t p = 0; p < bytes_.size(); ++p) {
       planes_[p].resize(static_cast<std::size_t>(bytes_[p] * tokens));
     }
   }
   bool has(std::size_t plane) const { return bytes_[plane] != 0; }
-  int64_t plane_size(std::size_t plane, int64_t tokens) const { return bytes_[plane] * tokens; }
+  // Of positions [begin, begin + count).
+  int64_t plane_size(std::size_t plane, int64_t begin, int64_t count) const {
+    return range_bytes(geometry_, begin, count)[plane];
+  }
   uint8_t* plane(std::size_t plane) { return planes_[plane].data(); }
   pkv_records records() {
     std::array<uint8_t*, kPlanes> pointers{};
@@ -45,13 +49,14 @@ class HostRecords {
   }
 
  private:
+  pkv_geometry geometry_;
   std::array<int64_t, kPlanes> bytes_;
   std::array<std::vector<uint8_t>, kPlanes> planes_;
 };
 
 int64_t piece_tokens(const pkv_geometry& geometry, std::span<const int64_t> lengths) {
   const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  const int64_t tokens = std::max<int64_t>(1, kPieceBytes / format::record_sizes(geometry).total);
+  const int64_t tokens = std::max<int64_t>(1, kPieceBytes / format::record_bytes(geometry, 1));
   return std::min(tokens, std::max<int64_t>(1, longest));
 }
 
@@ -82,9 +87,11 @@ FileGeometry fields_of(const Codec& codec, int32_t sequences, int64_t capacity) 
   f.vote = g.vote;
   f.rounds = g.rounds;
   f.sketch_bits = g.sketch_bits;
+  f.sketch_stride = g.sketch_stride;
   f.value_norm = g.value_norm;
   f.center = codec.options().center ? 1 : 0;
   f.balance = codec.options().balance ? 1 : 0;
+  f.fit_picked = codec.options().fit_picked ? 1 : 0;
   f.nonfinite = codec.options().isolate ? 1 : 0;
   f.sequences = sequences;
   f.seed = g.seed;
@@ -115,9 +122,11 @@ absl::Status compare_fields(std::string_view path, const FileGeometry& file,
       {"vote", file.vote, index.vote},
       {"rounds", file.rounds, index.rounds},
       {"sketch_bits", file.sketch_bits, index.sketch_bits},
+      {"sketch_stride", file.sketch_stride, index.sketch_stride},
       {"value_norm", file.value_norm, index.value_norm},
       {"center", file.center, index.center},
       {"balance", file.balance, index.balance},
+      {"fit_picked", file.fit_picked, index.fit_picked},
       {"sequences", file.sequences, index.sequences},
   };
   for (const Field& field : fields) {
@@ -203,7 +212,9 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   if (g.value_dim > 0) sections.push_back({kValueSumsSection, size_bytes(sums)});
   const auto planes = plane_bytes(g);
   for (std::size_t p = 0; p < planes.size(); ++p) {
-    if (planes[p] != 0) sections.push_back({kPlaneSections[p], record_count() * planes[p]});
+    if (planes[p] == 0) continue;
+    const int64_t entries = entry_count(g, static_cast<int>(p), lengths);
+    sections.push_back({kPlaneSections[p], entries * planes[p]});
   }
   PKV_ASSIGN_OR_RETURN(PkvWriter file, PkvWriter::create(path, may_overwrite, sections));
   PKV_RETURN_IF_ERROR(file.write(kGeometrySection, &fields, sizeof fields));
@@ -224,12 +235,12 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   absl::Status written = for_each_piece(
       lengths, g.kv_heads, piece, [&](int64_t row, int64_t begin, int64_t count) -> absl::Status {
         PKV_RETURN_IF_ERROR(staged.export_row(stream, from, row, begin, count));
-        PKV_RETURN_IF_ERROR(staged.copy_out(stream, host.records(), count));
+        PKV_RETURN_IF_ERROR(staged.copy_out(stream, host.records(), begin, count));
         PKV_RETURN_IF_ERROR(stream.sync());
         for (std::size_t p = 0; p < planes.size(); ++p) {
           if (!host.has(p)) continue;
           PKV_RETURN_IF_ERROR(
-              file.write(kPlaneSections[p], host.plane(p), host.plane_size(p, count)));
+              file.write(kPlaneSections[p], host.plane(p), host.plane_size(p, begin, count)));
         }
         return absl::OkStatus();
       });
@@ -262,9 +273,9 @@ absl::Status Index::read_records(const Stream& stream, const PkvReader& file,
       lengths, g.kv_heads, piece, [&](int64_t row, int64_t begin, int64_t count) -> absl::Status {
         for (std::size_t i = 0; i < sections.size(); ++i) {
           const std::size_t p = plane_numbers[i];
-          PKV_RETURN_IF_ERROR(sections[i].read(host.plane(p), host.plane_size(p, count)));
+          PKV_RETURN_IF_ERROR(sections[i].read(host.plane(p), host.plane_size(p, begin, count)));
         }
-        PKV_RETURN_IF_ERROR(staged.copy_in(stream, host.records(), count));
+        PKV_RETURN_IF_ERROR(staged.copy_in(stream, host.records(), begin, count));
         PKV_RETURN_IF_ERROR(staged.import_row(stream, to, row, begin, count));
         if (has_occupancy) {
           if (begin == 0) std::fill(patterns.begin(), patterns.end(), 0);

@@ -48,11 +48,31 @@ pkv_records records_of(const std::array<uint8_t*, kPlanes>& planes, int64_t row_
   return records;
 }
 
-pkv_records planes_at(const pkv_geometry& geometry, const pkv_records& records, int64_t begin) {
+std::array<int64_t, kPlanes> range_bytes(const pkv_geometry& geometry, int64_t begin,
+                                         int64_t count) {
+  auto bytes = plane_bytes(geometry);
+  for (int p = 0; p < kPlanes; ++p) {
+    bytes[static_cast<std::size_t>(p)] *= format::plane_entries(geometry, p, begin + count) -
+                                          format::plane_entries(geometry, p, begin);
+  }
+  return bytes;
+}
+
+int64_t entry_count(const pkv_geometry& geometry, int plane, std::span<const int64_t> lengths) {
+  int64_t entries = 0;
+  for (const int64_t length : lengths) {
+    entries += geometry.kv_heads * format::plane_entries(geometry, plane, length);
+  }
+  return entries;
+}
+
+pkv_records planes_at(const pkv_geometry& geometry, const pkv_records& records, int64_t first,
+                      int64_t begin) {
   const auto bytes = plane_bytes(geometry);
+  const auto passed = range_bytes(geometry, first, begin - first);
   auto planes = planes_of(records);
   for (std::size_t p = 0; p < planes.size(); ++p) {
-    planes[p] = bytes[p] == 0 || planes[p] == nullptr ? nullptr : planes[p] + begin * bytes[p];
+    planes[p] = bytes[p] == 0 || planes[p] == nullptr ? nullptr : planes[p] + passed[p];
   }
   return records_of(planes, records.row_tokens);
 }
@@ -101,24 +121,24 @@ absl::Status StagedRecords::import_row(const Stream& stream, const pkv_store& st
                        &store, row, begin, count, &records_);
 }
 
-absl::Status StagedRecords::copy_out(const Stream& stream, const pkv_records& target,
+absl::Status StagedRecords::copy_out(const Stream& stream, const pkv_records& target, int64_t begin,
                                      int64_t count) const {
-  const auto bytes = plane_bytes(geometry_);
+  const auto bytes = range_bytes(geometry_, begin, count);
   const auto to = planes_of(target);
   const auto from = planes_of(records_);
   for (std::size_t p = 0; p < bytes.size(); ++p) {
-    if (bytes[p] != 0) PKV_RETURN_IF_ERROR(stream.copy(to[p], from[p], count * bytes[p]));
+    if (bytes[p] != 0) PKV_RETURN_IF_ERROR(stream.copy(to[p], from[p], bytes[p]));
   }
   return absl::OkStatus();
 }
 
-absl::Status StagedRecords::copy_in(const Stream& stream, const pkv_records& source,
+absl::Status StagedRecords::copy_in(const Stream& stream, const pkv_records& source, int64_t begin,
                                     int64_t count) const {
-  const auto bytes = plane_bytes(geometry_);
+  const auto bytes = range_bytes(geometry_, begin, count);
   const auto to = planes_of(records_);
   const auto from = planes_of(source);
   for (std::size_t p = 0; p < bytes.size(); ++p) {
-    if (bytes[p] != 0) PKV_RETURN_IF_ERROR(stream.copy(to[p], from[p], count * bytes[p]));
+    if (bytes[p] != 0) PKV_RETURN_IF_ERROR(stream.copy(to[p], from[p], bytes[p]));
   }
   return absl::OkStatus();
 }

@@ -89,6 +89,11 @@ absl::Status check_has_values(const pkv_geometry& g) {
   return absl::InvalidArgumentError("v_source=none has no values to attend to, accepted: retrieve");
 }
 
+// Whether the tail looks at sketched values.
+bool reads_samples(const pkv_attend_args& a) {
+  return a.tail == PKV_TAIL_SKETCH || a.tail == PKV_TAIL_SAMPLED;
+}
+
 // Of the hits, what the tail and the rows need.
 absl::Status check_hits(const pkv_attend_args& a) {
   const int64_t rows = int64_t{a.batch.batch} * a.codec.geometry->kv_heads;
@@ -105,15 +110,22 @@ absl::Status check_hits(const pkv_attend_args& a) {
   PKV_RETURN_IF_ERROR(check_pointer("candidates", a.candidates, candidates));
   PKV_RETURN_IF_ERROR(check_pointer("candidate_counts", a.candidate_counts, rows));
   PKV_RETURN_IF_ERROR(check_pointer("estimates", a.estimates, estimates));
-  return check_pointer("rest_lse", a.rest_lse, heads);
+  PKV_RETURN_IF_ERROR(check_pointer("rest_lse", a.rest_lse, heads));
+  if (!reads_samples(a)) return absl::OkStatus();
+  return check_pointer("sample_estimates", a.sample_estimates, heads);
 }
 
 // ---- The single stage -------------------------------------------------------------------------
 
 absl::Status check_stage_options(const pkv_attend_args& a) {
-  const bool has_sketch = a.codec.geometry->sketch_bits != 0;
-  PKV_RETURN_IF_ERROR(
-      check_range("tail", a.tail, PKV_TAIL_DROP, has_sketch ? PKV_TAIL_SKETCH : PKV_TAIL_MEAN));
+  const pkv_geometry& g = *a.codec.geometry;
+  PKV_RETURN_IF_ERROR(check_range("tail", a.tail, PKV_TAIL_DROP, PKV_TAIL_SAMPLED));
+  if (reads_samples(a)) {
+    const int32_t stride_max = a.tail == PKV_TAIL_SKETCH ? 1 : format::kMaxSketchStride;
+    PKV_RETURN_IF_ERROR(
+        check_range(str_cat("sketch_stride with tail=", a.tail), g.sketch_stride, 1, stride_max));
+    PKV_RETURN_IF_ERROR(check_range("tail_samples", a.tail_samples, 1, format::kMaxTailSamples));
+  }
   PKV_RETURN_IF_ERROR(check_range("part_count", a.part_count, 0, PKV_MAX_PARTS));
   PKV_RETURN_IF_ERROR(check_range("k", a.k, 0, format::kMaxK));
   PKV_RETURN_IF_ERROR(check_range("candidates_stride", a.candidates_stride, 0, format::kMaxTokens));
@@ -156,7 +168,7 @@ absl::Status check_stage_tail(const Stream& stream, const pkv_attend_args& a,
   PKV_RETURN_IF_ERROR(check_candidates(stream, a, batch));
   PKV_RETURN_IF_ERROR(check_pointer("value_sums", a.value_sums, a.batch.batch));
   PKV_RETURN_IF_ERROR(check_pointer("good_counts", a.good_counts, a.batch.batch));
-  if (a.tail != PKV_TAIL_SKETCH) return absl::OkStatus();
+  if (!reads_samples(a)) return absl::OkStatus();
   PKV_RETURN_IF_ERROR(check_store(*stream.device(), *a.codec.geometry, a.store));
   PKV_RETURN_IF_ERROR(check_lengths(batch.lengths, a.store.capacity));
   PKV_ASSIGN_OR_RETURN(const int64_t rows, rows_of(batch.sequences, a.codec.geometry->kv_heads));
@@ -252,6 +264,7 @@ absl::Status set_hits(const Plan& plan, const pkv_hits* hits, pkv_attend_args& a
   args.candidate_counts = hits->candidate_counts;
   args.estimates = hits->estimates;
   args.rest_lse = hits->rest_lse;
+  args.sample_estimates = hits->sample_estimates;
   if (args.tail != PKV_TAIL_DROP) PKV_RETURN_IF_ERROR(check_tail_values(plan));
   return check_hits(args);
 }

@@ -23,8 +23,8 @@ absl::Status check_options(const pkv_rerank_args& a) {
     PKV_RETURN_IF_ERROR(check_range("rank with share", a.rank, PKV_RANK_GROUP, PKV_RANK_GROUP));
     PKV_RETURN_IF_ERROR(check_range("k_min", a.k_min, 0, a.k));
   }
-  if (a.rest_lse == nullptr) return absl::OkStatus();
-  return check_range("tail_samples", a.tail_samples, 1, INT32_MAX);
+  if (a.rest_lse == nullptr && a.sample_estimates == nullptr) return absl::OkStatus();
+  return check_range("tail_samples", a.tail_samples, 1, format::kMaxTailSamples);
 }
 
 // Ascending positions of the row, all different.

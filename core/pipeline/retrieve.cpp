@@ -16,8 +16,9 @@ struct Outputs {
   int32_t* counts;
   int32_t* candidates;
   int32_t* candidate_counts;
-  float* estimates;  // NULL: not wanted
-  float* rest_lse;   // NULL: not wanted
+  float* estimates;         // NULL: not wanted
+  float* rest_lse;          // NULL: not wanted
+  float* sample_estimates;  // NULL: not wanted
 };
 
 absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
@@ -30,7 +31,9 @@ absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
   PKV_RETURN_IF_ERROR(check_pointer("hits.candidates", hits.candidates, rows * plan.candidates()));
   PKV_RETURN_IF_ERROR(check_pointer("hits.candidate_counts", hits.candidate_counts, rows));
   PKV_RETURN_IF_ERROR(check_pointer("hits.estimates", hits.estimates, heads * plan.candidates()));
-  return check_pointer("hits.rest_lse", hits.rest_lse, heads);
+  PKV_RETURN_IF_ERROR(check_pointer("hits.rest_lse", hits.rest_lse, heads));
+  if (plan.options().tail == PKV_TAIL_MEAN) return absl::OkStatus();
+  return check_pointer("hits.sample_estimates", hits.sample_estimates, heads);
 }
 
 Outputs outputs_of(const Plan& plan, void* scratch, const pkv_hits& hits) {
@@ -44,7 +47,8 @@ Outputs outputs_of(const Plan& plan, void* scratch, const pkv_hits& hits) {
           or_scratch(hits.candidates, Piece::kCandidates),
           or_scratch(hits.candidate_counts, Piece::kCandidateCounts),
           hits.estimates,
-          hits.rest_lse};
+          hits.rest_lse,
+          hits.sample_estimates};
 }
 
 absl::Status run(const Plan& plan, const Stream& stream, const pkv_tensor& query, void* scratch,
@@ -83,6 +87,7 @@ absl::Status run(const Plan& plan, const Stream& stream, const pkv_tensor& query
   rerank.counts = out.counts;
   rerank.estimates = out.estimates;
   rerank.rest_lse = out.rest_lse;
+  rerank.sample_estimates = out.sample_estimates;
   return device.call("rerank", backend.rerank.run, stream.handle(), &rerank, stage);
 }
 

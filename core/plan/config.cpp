@@ -67,7 +67,7 @@ absl::StatusOr<pkv_geometry> Config::geometry(int32_t kv_heads) const {
   geometry.codec = choice(Option::kCodec);
   geometry.vote = choice(Option::kVote);
   geometry.rounds = static_cast<int32_t>(to_integer(value(Option::kRounds)));
-  geometry.sketch_bits = sketch_bits();
+  set_sketch(geometry);
   geometry.value_norm = is(Option::kValueNorm, "on") ? 1 : 0;
   geometry.seed = to_seed(value(Option::kSeed));
 
@@ -103,6 +103,7 @@ absl::StatusOr<pkv_geometry> Config::geometry(int32_t kv_heads) const {
 CodecOptions Config::codec_options() const {
   return {.center = is(Option::kCenter, "on"),
           .balance = is(Option::kBalance, "on"),
+          .fit_picked = is(Option::kFit, "picked"),
           .isolate = is(Option::kNonfinite, "isolate")};
 }
 
@@ -113,8 +114,7 @@ absl::StatusOr<StepOptions> Config::step_options() const {
   options.vote_group = choice(Option::kVoteGroup);
   options.rho_of = choice(Option::kRhoOf);
   options.rank = choice(Option::kRank);
-  options.sketch_bits = sketch_bits();
-  options.tail = options.sketch_bits != 0 ? PKV_TAIL_SKETCH : choice(Option::kTail);
+  options.tail = tail();
   options.tail_samples = static_cast<int32_t>(to_integer(value(Option::kTailSamples)));
   options.k_min = static_cast<int32_t>(to_integer(value(Option::kKMin)));
   options.weigh_norms = is(Option::kValueNorm, "on");
@@ -174,9 +174,22 @@ absl::StatusOr<int32_t> Config::head_dim() const {
 
 int32_t Config::choice(Option option) const { return choice_number(option, value(option)); }
 
-int32_t Config::sketch_bits() const {
-  if (is(Option::kTail, "sketch2")) return 2;
-  return is(Option::kTail, "sketch4") ? 4 : 0;
+int32_t Config::tail() const {
+  if (is(Option::kTail, "drop")) return PKV_TAIL_DROP;
+  if (is(Option::kTail, "mean")) return PKV_TAIL_MEAN;
+  return is(Option::kTail, "sampled") ? PKV_TAIL_SAMPLED : PKV_TAIL_SKETCH;
+}
+
+// docs/algorithm.md, section 3.5.
+void Config::set_sketch(pkv_geometry& geometry) const {
+  constexpr int32_t kSampledStride = 16;
+  if (tail() == PKV_TAIL_SAMPLED) {
+    geometry.sketch_bits = 4;
+    geometry.sketch_stride = kSampledStride;
+  } else if (tail() == PKV_TAIL_SKETCH) {
+    geometry.sketch_bits = is(Option::kTail, "sketch2") ? 2 : 4;
+    geometry.sketch_stride = 1;
+  }
 }
 
 absl::Status Config::refuse(Option option, std::string_view reason) const {

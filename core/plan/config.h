@@ -18,18 +18,18 @@ namespace pkv {
 struct CodecOptions {
   bool center;
   bool balance;
-  bool isolate;  // nonfinite = isolate
+  bool fit_picked;  // fit = picked
+  bool isolate;     // nonfinite = isolate
 };
 
 // What a step needs beside the codec.
 struct StepOptions {
   int32_t k;
   pkv_candidate_rule rule;
-  int32_t vote_group;   // PKV_VOTE_GROUP_*
-  int32_t rho_of;       // PKV_RHO_OF_*
-  int32_t rank;         // PKV_RANK_*
-  int32_t tail;         // PKV_TAIL_*
-  int32_t sketch_bits;  // 2 or 4 with PKV_TAIL_SKETCH, else 0
+  int32_t vote_group;  // PKV_VOTE_GROUP_*
+  int32_t rho_of;      // PKV_RHO_OF_*
+  int32_t rank;        // PKV_RANK_*
+  int32_t tail;        // PKV_TAIL_*
   int32_t tail_samples;
   int32_t k_min;
   bool weigh_norms;
@@ -61,7 +61,8 @@ class Config {
   }
   bool is(Option option, std::string_view text) const { return value(option) == text; }
   int32_t choice(Option option) const;
-  int32_t sketch_bits() const;
+  int32_t tail() const;
+  void set_sketch(pkv_geometry& geometry) const;
   absl::Status refuse(Option option, std::string_view reason) const;
   absl::StatusOr<int32_t> head_dim() const;
   absl::Status check_step() const;

@@ -20,6 +20,7 @@ enum class Option : int {
   kVote,
   kCenter,
   kBalance,
+  kFit,
   kRounds,
   kSeed,
   kValueNorm,
@@ -35,7 +36,7 @@ enum class Option : int {
   kKMin,
   kNonfinite,
 };
-inline constexpr std::size_t kOptionCount = 21;
+inline constexpr std::size_t kOptionCount = 22;
 
 struct OptionInfo {
   const char* name;

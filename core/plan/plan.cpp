@@ -123,13 +123,18 @@ absl::Status Plan::check_codec() const {
   PKV_RETURN_IF_ERROR(compare("vote", config.vote, codec.vote));
   PKV_RETURN_IF_ERROR(compare("rounds", config.rounds, codec.rounds));
   PKV_RETURN_IF_ERROR(compare("tail (bits of the sketch)", config.sketch_bits, codec.sketch_bits));
+  PKV_RETURN_IF_ERROR(
+      compare("tail (stride of the sketch)", config.sketch_stride, codec.sketch_stride));
   PKV_RETURN_IF_ERROR(compare("value_norm", config.value_norm, codec.value_norm));
   PKV_RETURN_IF_ERROR(compare("seed", config.seed, codec.seed));
   const CodecOptions wanted = config_.codec_options();
   const CodecOptions& fitted = index_->codec()->options();
   const auto on_off = [](bool is_on) { return is_on ? "on" : "off"; };
   PKV_RETURN_IF_ERROR(compare<std::string>("center", on_off(wanted.center), on_off(fitted.center)));
-  return compare<std::string>("balance", on_off(wanted.balance), on_off(fitted.balance));
+  PKV_RETURN_IF_ERROR(
+      compare<std::string>("balance", on_off(wanted.balance), on_off(fitted.balance)));
+  const auto fit = [](bool is_picked) { return is_picked ? "picked" : "keys"; };
+  return compare<std::string>("fit", fit(wanted.fit_picked), fit(fitted.fit_picked));
 }
 
 absl::Status Plan::set_shape(const pkv_plan_desc& desc) {
@@ -352,6 +357,7 @@ pkv_attend_args Plan::attend_args() const {
   args.struct_size = sizeof args;
   args.query_heads = query_heads_;
   args.tail = options_.tail;
+  args.tail_samples = options_.tail_samples;
   args.scale = options_.scale;
   args.k = options_.k;
   args.codec = index_->codec()->params();

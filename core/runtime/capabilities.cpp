@@ -23,11 +23,13 @@ struct Tail {
   const char* name;
   int32_t number;
   int32_t sketch_bits;
+  int32_t sketch_stride;
 };
-constexpr Tail kTails[] = {{"drop", PKV_TAIL_DROP, 0},
-                           {"mean", PKV_TAIL_MEAN, 0},
-                           {"sketch2", PKV_TAIL_SKETCH, 2},
-                           {"sketch4", PKV_TAIL_SKETCH, 4}};
+constexpr Tail kTails[] = {{"drop", PKV_TAIL_DROP, 0, 0},
+                           {"mean", PKV_TAIL_MEAN, 0, 0},
+                           {"sampled", PKV_TAIL_SAMPLED, 4, 16},
+                           {"sketch2", PKV_TAIL_SKETCH, 2, 1},
+                           {"sketch4", PKV_TAIL_SKETCH, 4, 1}};
 
 constexpr int32_t kKvHeads = 2;
 constexpr int32_t kQueryHeads = 8;
@@ -55,6 +57,7 @@ pkv_geometry geometry_of(const Step& step) {
   geometry.vote = step.vote;
   geometry.rounds = 1;
   geometry.sketch_bits = step.tail.sketch_bits;
+  geometry.sketch_stride = step.tail.sketch_stride;
   return geometry;
 }
 
@@ -129,6 +132,7 @@ class Question {
     pkv_attend_args args{};
     args.query_heads = kQueryHeads;
     args.tail = step_.tail.number;
+    args.tail_samples = 512;
     args.part_count = 1;
     args.scale = format::inv_sqrt(step_.head_dim);
     args.k = kK;

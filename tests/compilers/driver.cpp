@@ -129,10 +129,14 @@ uint64_t codes_digest(const pkv_geometry& geometry) {
   if (geometry.codec != PKV_CODEC_POLAR4) {  // those estimates are in the bounded class
     pkv_rerank_args args = oracle.rerank_args(queries, lengths, candidates, 20);
     args.rank = PKV_RANK_MEAN;
+    args.tail_samples = 50;
     std::vector<float> estimates(static_cast<size_t>(kQueryHeads * candidates.stride));
+    std::vector<float> samples(static_cast<size_t>(kQueryHeads * args.tail_samples));
     args.estimates = estimates.data();
+    args.sample_estimates = samples.data();
     const test::Hits hits = oracle.rerank(args, /*with_tail=*/false);
     digest.add(estimates);
+    digest.add(samples);
     digest.add(hits.positions);
     digest.add(hits.scores);
   }
@@ -169,6 +173,7 @@ int run(const char* folder) {
         pkv_geometry geometry = test::geometry_of(d, 584 - d, codec, vote);
         geometry.rounds = rounds;
         geometry.sketch_bits = d / 16 % 2 == 0 ? 2 : 4;
+        geometry.sketch_stride = d / 32 % 2 == 0 ? 1 : 5;
         geometry.value_norm = 1;
         codes.add(codes_digest(geometry), "codes " + name + " codec=" + std::to_string(codec));
       }

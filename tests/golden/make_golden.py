@@ -133,6 +133,7 @@ class Case:
     center: int = 1
     balance: int = 1
     isolate: int = 0
+    fit_picked: int = 1
     without_values: tuple = ()  # sequences
     bad: tuple = ()  # (sequence, head, token): one coordinate is NaN
 
@@ -203,11 +204,12 @@ class Case:
             g.seed,
             self.capacity,
         )
-        return fields + struct.pack("<Q", levels_checksum(g))
+        return fields + struct.pack("<Qii", levels_checksum(g), g.stride, self.fit_picked)
 
 
 def default_case():
-    return Case(model.Geometry(2, 16, 16, seed=42), [5, 0, 9], 40)
+    geometry = model.Geometry(2, 16, 16, sketch_bits=4, sketch_stride=16, seed=42)
+    return Case(geometry, [5, 0, 35], 40)
 
 
 def valid():
@@ -222,6 +224,7 @@ def valid():
             4,
             center=0,
             balance=0,
+            fit_picked=0,
         ).file(),
         "scalar5_sketch4_norms_bad_key": Case(
             m.Geometry(2, 32, 24, m.OWN, m.SCALAR5, m.GRADED, 2, 4, 1, 2**64 - 1),
@@ -232,7 +235,11 @@ def valid():
         ).file(),
         "no_values": Case(m.Geometry(3, 8, 0, m.NONE, seed=1), [2, 1], 2).file(),
         "some_without_values": Case(
-            m.Geometry(1, 8, 8, vote=m.TIER, seed=5), [3, 3], 8, without_values=(1,)
+            m.Geometry(1, 8, 8, vote=m.TIER, seed=5),
+            [3, 3],
+            8,
+            fit_picked=0,
+            without_values=(1,),
         ).file(),
         "unknown_optional_section": extended,
     }
@@ -276,7 +283,8 @@ def rejected():
     overlong = bytearray(good)
     overlong[24:28] = struct.pack("<I", 2**32 - 1)
     gap = bytearray(good)
-    gap[64 + 32 * len(wrong_sum.sections)] = 1
+    geometry = good.index(default_case().geom())
+    gap[geometry + len(default_case().geom())] = 1
     loss, other = "DATA_LOSS", "FAILED_PRECONDITION"
     i64 = struct.Struct("<q").pack
     u64 = struct.Struct("<Q").pack
@@ -321,6 +329,10 @@ def rejected():
         "capacity_2_31": (edited(b"GEOM", 64, i64(2**31)), loss, "capacity=2147483648"),
         "capacity_2_63": (edited(b"GEOM", 64, u64(2**63)), loss, "capacity"),
         "levels": (edited(b"GEOM", 72, u64(1)), other, "levels"),
+        "sketch_stride_0": (edited(b"GEOM", 80, i32(0)), loss, "sketch_stride=0"),
+        "sketch_stride_65537": (edited(b"GEOM", 80, i32(65537)), loss, "sketch_stride=65537"),
+        "stride_of_other_planes": (edited(b"GEOM", 80, i32(1)), loss, "VSGN"),
+        "fit_picked_2": (edited(b"GEOM", 84, i32(2)), loss, "fit_picked=2"),
         "center_nan": (edited(b"PARM", 8, f32(float("nan"))), loss, "center[KV head 0, coord"),
         "balance_0": (edited(b"PARM", 128, f32(0)), loss, "balance[KV head 0, coordinate 0]=0"),
         "length_beyond_capacity": (edited(b"SEQS", 0, i64(41)), loss, "sequence 0=41"),

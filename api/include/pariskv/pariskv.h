@@ -255,11 +255,11 @@ PKV_API pkv_status pkv_index_length(const pkv_index *index, int32_t sequence, in
 typedef struct pkv_index_stats {
   uint32_t struct_size;
   int32_t sequences;
-  int64_t capacity;      /* tokens per sequence */
-  int64_t tokens;        /* held, all sequences */
-  int64_t bad_keys;      /* isolated, all sequences and heads */
-  int64_t device_bytes;  /* held by the index */
-  int64_t bytes_per_key; /* of one record (one token, one KV head) */
+  int64_t capacity;     /* tokens per sequence */
+  int64_t tokens;       /* held, all sequences */
+  int64_t bad_keys;     /* isolated, all sequences and heads */
+  int64_t device_bytes; /* held by the index */
+  double bytes_per_key; /* of the records, per token and KV head */
 } pkv_index_stats;
 PKV_API pkv_status pkv_index_stats_init(pkv_index_stats *stats, size_t struct_size);
 /* Waits for `stream`, so that the counts are those of all work enqueued on it. */
@@ -328,6 +328,7 @@ typedef struct pkv_hits {
   int32_t *candidate_counts; /* [b, h]; optional if tail = drop */
   float *estimates;          /* [b, hq, c]; optional if tail = drop */
   float *rest_lse;           /* [b, hq]; optional if tail = drop */
+  float *sample_estimates;   /* [b, hq, tail_samples]; optional if tail = drop or mean */
 } pkv_hits;
 PKV_API pkv_status pkv_hits_init(pkv_hits *hits, size_t struct_size);
 

@@ -96,19 +96,27 @@ typedef struct pkv_batch {
   int64_t max_length;       /* host: upper bound of lengths[], sizes scratch and votes */
 } pkv_batch;
 
+/* Which vectors the fit counts as queries. */
+enum {
+  PKV_FIT_QUERIES_HEADS = 1 /* each head's */,
+  PKV_FIT_QUERIES_SUM = 2 /* each group's sum */
+};
+
 /* Stage fit (2.2; bounded): sums about a pivot, per KV head, over keys of one call. Overwrites. */
 typedef struct pkv_fit_args {
   uint32_t struct_size;
-  uint32_t reserved;
+  int32_t queries_as;           /* PKV_FIT_QUERIES_* */
   const pkv_geometry *geometry; /* host */
   pkv_tensor keys;              /* [h, t, d] */
   pkv_tensor queries;           /* [hq, m, d]; ndim 0: none */
   pkv_tensor values;            /* [h, t, dv]; ndim 0: none */
+  const int32_t *weights;       /* [h, t] of the keys, >= 0; NULL: all 1 */
   const float *pivot;           /* [h, d] */
   int64_t *key_counts;          /* [h] usable keys */
-  double *key_sums;             /* [h, d] sum of k - pivot */
-  double *key_squares;          /* [h, d] sum of (k - pivot)^2 */
-  int64_t *query_counts;        /* [h] usable query rows, all heads of the group together */
+  int64_t *key_weights;         /* [h] W, the sum of their weights */
+  double *key_sums;             /* [h, d] weighted sum of k - pivot */
+  double *key_squares;          /* [h, d] weighted sum of (k - pivot)^2 */
+  int64_t *query_counts;        /* [h] usable query rows (all heads together) or sums */
   double *query_squares;        /* [h, d] */
   double *value_sums;           /* [h, dv]; NULL: not wanted */
 } pkv_fit_args;
@@ -164,7 +172,7 @@ typedef struct pkv_select_args {
   const float *votes; /* [b * h, votes_stride] */
   int64_t votes_stride;
   int32_t *candidates;       /* [b * h, candidates_stride] ascending; unused entries -1 */
-  int64_t candidates_stride; /* >= the rule's count at max_length */
+  int64_t candidates_stride; /* >= the rule's largest count over lengths up to max_length */
   int32_t *candidate_counts; /* [b * h] */
 } pkv_select_args;
 
@@ -191,6 +199,7 @@ typedef struct pkv_rerank_args {
   int32_t *counts;                 /* [b * h] */
   float *estimates; /* [b, hq, candidates_stride] written up to the count; NULL: not wanted */
   float *rest_lse;  /* [b, hq] (6.4); NULL: not wanted */
+  float *sample_estimates; /* [b, hq, tail_samples] (6.4); NULL: not wanted */
 } pkv_rerank_args;
 
 /* Stage fetch (7; exact): copies rows, entry i from sequence sequences[i] of the source. */
@@ -221,7 +230,9 @@ typedef struct pkv_attend_args {
   int32_t tail;       /* PKV_TAIL_* */
   int32_t part_count; /* 0..PKV_MAX_PARTS */
   float scale;
-  int32_t k; /* slots per row of fetched K/V; 0: none */
+  int32_t k;            /* slots per row of fetched K/V; 0: none */
+  int32_t tail_samples; /* T of 6.4; sampled and sketch only */
+  int32_t reserved;
   pkv_codec_params codec;
   pkv_batch batch;
   pkv_tensor queries; /* [b, hq, d] */
@@ -235,9 +246,10 @@ typedef struct pkv_attend_args {
   const int32_t *candidate_counts; /* [b * h] */
   const float *estimates;          /* [b, hq, candidates_stride] */
   const float *rest_lse;           /* [b, hq] */
+  const float *sample_estimates;   /* [b, hq, tail_samples]; sampled and sketch only */
   const double *value_sums;        /* [rows, dv] as encode left them */
   const int64_t *good_counts;      /* [rows] */
-  pkv_store store;                 /* sketch only */
+  pkv_store store;                 /* sampled and sketch only */
   pkv_tensor output;               /* [b, hq, dv] f32, f16 or bf16 */
   float *lse;                      /* [b, hq]; NULL: not wanted */
 } pkv_attend_args;
@@ -314,7 +326,8 @@ typedef struct pkv_backend {
 
   /* Layout of key records. Bytes of one row of `capacity` tokens (multiple of 256); conversion of
    * the records of positions [begin, begin + count) of one row from and to canonical planes, where
-   * record i of the canonical planes is position begin + i. */
+   * record i of the canonical planes is position begin + i, and entry i of the value planes the
+   * i-th position of that range that has a sketch. */
   pkv_status (*store_row_bytes)(pkv_backend_device *device, const pkv_geometry *geometry,
                                 int64_t capacity, int64_t *out);
   pkv_status (*store_import)(pkv_backend_device *device, pkv_backend_stream *stream,

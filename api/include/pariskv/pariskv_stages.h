@@ -13,12 +13,15 @@
 extern "C" {
 #endif
 
-/* Bytes per token of each plane of the canonical records, 0 for a plane the geometry lacks; `total`
- * is their sum, the figure quoted as bytes per key and KV head. */
+/* Bytes per token of each plane of the canonical records, 0 for a plane the geometry lacks. The value
+ * planes are bytes of one sketch, of which there is one per `sketch_stride` tokens; `total` counts the
+ * other planes, so that a key and KV head take total + sketch / sketch_stride bytes. */
 typedef struct pkv_record_sizes {
   uint32_t struct_size;
   int32_t signs, vote_factors, codes, factors, value_signs, value_codes, value_factors, value_norms;
   int32_t total;
+  int32_t sketch;        /* value_signs + value_codes + value_factors */
+  int32_t sketch_stride; /* 0: no sketch */
 } pkv_record_sizes;
 PKV_API pkv_status pkv_record_sizes_get(const pkv_geometry *geometry, pkv_record_sizes *out);
 

@@ -77,23 +77,25 @@ enum { PKV_VOTE_TIER = 1, PKV_VOTE_GRADED = 2 };
 enum { PKV_VOTE_GROUP_SUM = 1, PKV_VOTE_GROUP_HEADS = 2 };
 enum { PKV_RHO_OF_KEYS = 1, PKV_RHO_OF_CENTROIDS = 2 };
 enum { PKV_RANK_MEAN = 1, PKV_RANK_GROUP = 2 };
-enum { PKV_TAIL_DROP = 1, PKV_TAIL_MEAN = 2, PKV_TAIL_SKETCH = 3 };
+enum { PKV_TAIL_DROP = 1, PKV_TAIL_MEAN = 2, PKV_TAIL_SKETCH = 3, PKV_TAIL_SAMPLED = 4 };
 enum { PKV_V_SOURCE_OWN = 1, PKV_V_SOURCE_K_PREFIX = 2, PKV_V_SOURCE_NONE = 3 };
 
 /* What a key record consists of: all that fixes its bytes, apart from the fitted parameters.
  * Frozen within a major interface version; grows at the end. */
 typedef struct pkv_geometry {
-  uint32_t struct_size; /* bytes */
-  int32_t kv_heads;     /* h >= 1 */
-  int32_t head_dim;     /* d, multiple of 8, 8..576 */
-  int32_t value_dim;    /* dv, multiple of 8, 8..576; 0 with PKV_V_SOURCE_NONE */
-  int32_t v_source;     /* PKV_V_SOURCE_* */
-  int32_t codec;        /* PKV_CODEC_* */
-  int32_t vote;         /* PKV_VOTE_*: graded records carry a vote factor, tier needs occupancy */
-  int32_t rounds;       /* 1 or 2 */
-  int32_t sketch_bits;  /* 0 (no value sketch), 2 or 4 */
-  int32_t value_norm;   /* 0 or 1: records carry the norm of V */
-  uint64_t seed;        /* of the sign vectors */
+  uint32_t struct_size;  /* bytes */
+  int32_t kv_heads;      /* h >= 1 */
+  int32_t head_dim;      /* d, multiple of 8, 8..576 */
+  int32_t value_dim;     /* dv, multiple of 8, 8..576; 0 with PKV_V_SOURCE_NONE */
+  int32_t v_source;      /* PKV_V_SOURCE_* */
+  int32_t codec;         /* PKV_CODEC_* */
+  int32_t vote;          /* PKV_VOTE_*: graded records carry a vote factor, tier needs occupancy */
+  int32_t rounds;        /* 1 or 2 */
+  int32_t sketch_bits;   /* 0 (no value sketch), 2 or 4 */
+  int32_t value_norm;    /* 0 or 1: records carry the norm of V */
+  uint64_t seed;         /* of the sign vectors */
+  int32_t sketch_stride; /* positions from one value sketch to the next, 1..65,536; 0 without one */
+  int32_t reserved;
 } pkv_geometry;
 
 /* Key records of many rows in canonical, token-major form (docs/format.md): what save, export and
@@ -107,9 +109,10 @@ typedef struct pkv_records {
   uint16_t *vote_factors; /* [rows, row_tokens] bf16; graded only */
   uint8_t *codes;         /* [rows, row_tokens, planes, d/8] bit plane p holds bit p of the codes */
   uint16_t *factors;      /* [rows, row_tokens, d/8 (polar4) or 1] bf16 */
-  uint8_t *value_signs;   /* [rows, row_tokens, dv/8] sketch only */
-  uint8_t *value_codes;   /* [rows, row_tokens, sketch_bits - 1, dv/8] sketch only */
-  uint16_t *value_factors; /* [rows, row_tokens] bf16; sketch only */
+  /* Sketch only; u = ceil(row_tokens / sketch_stride), entry i is position i * sketch_stride. */
+  uint8_t *value_signs;    /* [rows, u, dv/8] */
+  uint8_t *value_codes;    /* [rows, u, sketch_bits - 1, dv/8] */
+  uint16_t *value_factors; /* [rows, u] bf16 */
   uint16_t *value_norms;   /* [rows, row_tokens] bf16; value_norm only */
 } pkv_records;
 

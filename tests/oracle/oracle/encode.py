@@ -97,8 +97,11 @@ def rotated_keys(params, keys, rounds):
 
 
 @quiet
-def encode(geometry, params, keys, values=None):
-    """keys [n, d], values [n, dv] or None; float32."""
+def encode(geometry, params, keys, values=None, start=0):
+    """keys [n, d], values [n, dv] or None; float32. Key i goes to position start + i.
+
+    Value planes have an entry per position that is a multiple of the sketch's stride (3.5).
+    """
     y = rotated_keys(params, keys, geometry.rounds)
     magnitude = np.abs(y)
     n2 = fold(y * y)
@@ -108,15 +111,18 @@ def encode(geometry, params, keys, values=None):
         value_n2 = fold(values * values)
         good &= np.isfinite(value_n2)
     if geometry.sketch_bits:
-        z = rotate(values - params.value_center, params.value_signs_1, params.value_signs_2)
+        has_sketch = (start + np.arange(len(keys))) % geometry.stride == 0
+        centred = values[has_sketch] - params.value_center
+        z = rotate(centred, params.value_signs_1, params.value_signs_2)
         z_n2 = fold(z * z)
-        good &= np.isfinite(z_n2)
+        good[has_sketch] &= np.isfinite(z_n2)
+        sketched = good[has_sketch]
         codes, quotient = scalar_codes(np.abs(z), z_n2, *value_tables(geometry.sketch_bits))
-        codes[~good] = 0
+        codes[~sketched] = 0
         value_planes = [
-            pack_bits((z >= 0) & good[:, None]),
+            pack_bits((z >= 0) & sketched[:, None]),
             pack_codes(codes, geometry.sketch_bits - 1),
-            isolate(bf16(quotient), good),
+            isolate(bf16(quotient), sketched),
         ]
     norms = None
     if geometry.value_norm:

@@ -28,6 +28,12 @@ class Geometry:
     sketch_bits: int = 0
     value_norm: int = 0
     seed: int = 0
+    sketch_stride: int = 1  # with sketch_bits only
+
+    @property
+    def stride(self):
+        """sketch_stride as the library has it: 0 without a sketch."""
+        return self.sketch_stride if self.sketch_bits else 0
 
     @property
     def subspaces(self):

@@ -41,6 +41,9 @@ TEST_CASE("fit: sums that cannot be are refused by array, head and coordinate") 
   sums.key_counts[1] = -1;
   check_invalid(sums.fit().status(), {"key_counts[KV head 1]=-1, accepted: >= 0"});
   sums = valid_sums();
+  sums.key_weights[1] = -2;
+  check_invalid(sums.fit().status(), {"key_weights[KV head 1]=-2, accepted: >= 0"});
+  sums = valid_sums();
   sums.query_counts[0] = -7;
   check_invalid(sums.fit().status(), {"query_counts[KV head 0]=-7, accepted: >= 0"});
   sums = valid_sums();
@@ -57,6 +60,8 @@ TEST_CASE("fit: missing arrays are refused by name") {
   args.pivot = sums.pivot.data();
   check_invalid(fit_params(args, true, true).status(), {"key_counts=NULL"});
   args.key_counts = sums.key_counts.data();
+  check_invalid(fit_params(args, true, true).status(), {"key_weights=NULL"});
+  args.key_weights = sums.key_weights.data();
   check_invalid(fit_params(args, true, true).status(), {"key_sums=NULL"});
   args.key_sums = sums.key_sums.data();
   check_invalid(fit_params(args, true, true).status(), {"key_squares=NULL"});

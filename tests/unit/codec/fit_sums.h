@@ -24,20 +24,22 @@ struct FitSums {
   pkv_geometry geometry = sample_geometry();
   std::vector<float> pivot = std::vector<float>(kHeads * kDim);
   std::vector<int64_t> key_counts = std::vector<int64_t>(kHeads);
+  std::vector<int64_t> key_weights = std::vector<int64_t>(kHeads);
   std::vector<double> key_sums = std::vector<double>(kHeads * kDim);
   std::vector<double> key_squares = std::vector<double>(kHeads * kDim);
   std::vector<int64_t> query_counts = std::vector<int64_t>(kHeads);
   std::vector<double> query_squares = std::vector<double>(kHeads * kDim);
   std::vector<double> value_sums = std::vector<double>(kHeads * kValueDim);
 
-  // What the stage does for one key, query row or value of a head.
+  // What the stage does for one key of weight `o`, query row or value of a head.
   template <class F>
-  void add_key(int head, F k) {
+  void add_key(int head, F k, int o = 1) {
     ++key_counts[static_cast<std::size_t>(head)];
+    key_weights[static_cast<std::size_t>(head)] += o;
     for (int j = 0; j < kDim; ++j) {
       const double x = static_cast<double>(k(j)) - static_cast<double>(pivot[at(head, j)]);
-      key_sums[at(head, j)] += x;
-      key_squares[at(head, j)] += x * x;
+      key_sums[at(head, j)] += o * x;
+      key_squares[at(head, j)] += o * x * x;
     }
   }
   template <class F>
@@ -52,6 +54,7 @@ struct FitSums {
     args.geometry = &geometry;
     args.pivot = pivot.data();
     args.key_counts = key_counts.data();
+    args.key_weights = key_weights.data();
     args.key_sums = key_sums.data();
     args.key_squares = key_squares.data();
     args.query_counts = query_counts.empty() ? nullptr : query_counts.data();

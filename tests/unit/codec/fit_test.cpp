@@ -138,10 +138,52 @@ TEST_CASE("fit: no queries, no balance; per head") {
   CHECK(fitted->balance == std::vector<float>(kHeads * kDim, 1.0F));
 }
 
+TEST_CASE("fit: a key of weight o counts o times, the value centre takes each once") {
+  FitSums sums, repeated;
+  for (int head = 0; head < kHeads; ++head) {
+    for (int i = 0; i < 6; ++i) {
+      const auto key = [i](int j) { return static_cast<float>((i * 7 + j * (i + 1)) % 11); };
+      sums.add_key(head, key, i % 3);
+      for (int o = 0; o < i % 3; ++o) repeated.add_key(head, key);
+    }
+    for (FitSums* one : {&sums, &repeated}) {
+      one->add_query(head, [](int j) { return static_cast<float>(1 + j % 3); });
+    }
+  }
+  REQUIRE(sums.key_weights[0] == 6);  // of 6 keys, two of them of weight 0
+  sums.value_sums[0] = 12.0;
+  for (const bool center_on : {true, false}) {
+    const absl::StatusOr<FittedParams> fitted = sums.fit(center_on, true);
+    const absl::StatusOr<FittedParams> wanted = repeated.fit(center_on, true);
+    REQUIRE(fitted.ok());
+    REQUIRE(wanted.ok());
+    CHECK(fitted->center == wanted->center);  // sums of small integers: exact
+    CHECK(fitted->balance == wanted->balance);
+    CHECK(fitted->value_center[0] == 2.0F);
+  }
+}
+
+TEST_CASE("fit: keys without weight give centre 0 and balance 1, but a value centre; per head") {
+  FitSums sums = two_keys([](int) { return 5.0F; }, [](int j) { return j == 0 ? 2.0F : 1.0F; },
+                          [](int) { return 1.0F; });
+  sums.key_weights[1] = 0;
+  for (int j = 0; j < kDim; ++j) sums.key_sums[at(1, j)] = sums.key_squares[at(1, j)] = 0.0;
+  sums.value_sums[at(1, 3, kValueDim)] = 4.0;
+  const absl::StatusOr<FittedParams> fitted = sums.fit();
+  REQUIRE(fitted.ok());
+  for (int j = 0; j < kDim; ++j) {
+    CHECK(fitted->center[at(0, j)] == 5.0F);
+    CHECK(fitted->center[at(1, j)] == 0.0F);
+    CHECK(fitted->balance[at(1, j)] == 1.0F);
+  }
+  CHECK(fitted->balance[at(0, 0)] != 1.0F);
+  CHECK(fitted->value_center[at(1, 3, kValueDim)] == 2.0F);
+}
+
 TEST_CASE("fit: without keys everything is neutral, whatever the sums hold; per head") {
   FitSums sums = two_keys([](int) { return 5.0F; }, [](int j) { return j == 0 ? 2.0F : 1.0F; },
                           [](int) { return 1.0F; });
-  sums.key_counts[0] = 0;
+  sums.key_counts[0] = sums.key_weights[0] = 0;
   sums.pivot[0] = std::numeric_limits<float>::quiet_NaN();
   sums.key_sums[0] = std::numeric_limits<double>::quiet_NaN();
   const absl::StatusOr<FittedParams> fitted = sums.fit();

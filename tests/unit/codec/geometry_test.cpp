@@ -64,7 +64,30 @@ TEST_CASE("geometry: every choice there is, is accepted") {
   CHECK(check_with(&pkv_geometry::vote, PKV_VOTE_TIER).ok());
   CHECK(check_with(&pkv_geometry::vote, PKV_VOTE_GRADED).ok());
   CHECK(check_with(&pkv_geometry::value_norm, 1).ok());
-  for (const int32_t bits : {0, 2, 4}) CHECK(check_with(&pkv_geometry::sketch_bits, bits).ok());
+}
+
+TEST_CASE("geometry: a sketch has a stride of 1 to 65536, no sketch has none") {
+  pkv_geometry geometry = sample_geometry();
+  for (const int32_t bits : {2, 4}) {
+    geometry.sketch_bits = bits;
+    for (const int32_t stride : {1, 2, 3, 16, 65536}) {
+      geometry.sketch_stride = stride;
+      CHECK(check_geometry(geometry).ok());
+    }
+    for (const int32_t stride : {INT32_MIN, -1, 0, 65537, INT32_MAX}) {
+      geometry.sketch_stride = stride;
+      check_invalid(check_geometry(geometry),
+                    {str_cat("sketch_stride=", stride, ", accepted: 1..65536 with a sketch")});
+    }
+  }
+  geometry.sketch_bits = 0;
+  for (const int32_t stride : {-1, 1, 16}) {
+    geometry.sketch_stride = stride;
+    check_invalid(check_geometry(geometry),
+                  {str_cat("sketch_stride=", stride, ", accepted: 0 with sketch_bits=0")});
+  }
+  geometry.sketch_stride = 0;
+  CHECK(check_geometry(geometry).ok());
 }
 
 TEST_CASE("geometry: two rounds need a power of two") {
@@ -104,8 +127,9 @@ TEST_CASE("geometry: a sketch and a norm need values") {
   geometry.v_source = PKV_V_SOURCE_NONE;
   geometry.value_dim = 0;
   geometry.sketch_bits = 2;
+  geometry.sketch_stride = 1;
   check_invalid(check_geometry(geometry), {"sketch_bits=2, accepted: 0 with value_dim=0"});
-  geometry.sketch_bits = 0;
+  geometry.sketch_bits = geometry.sketch_stride = 0;
   geometry.value_norm = 1;
   check_invalid(check_geometry(geometry), {"value_norm=1, accepted: 0 with value_dim=0"});
 }

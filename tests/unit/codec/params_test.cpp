@@ -31,6 +31,7 @@ struct Numbers {
   }
   void sketch() {
     geometry.sketch_bits = 2;
+    geometry.sketch_stride = 1;
     value_center.assign(32, 0.5F);
   }
   absl::StatusOr<CodecParams> create() const {

@@ -137,6 +137,19 @@ TEST_CASE("cpu_ref: geometries are accepted as section 9 says, refused with valu
   geometry = geometry_of(16, 16);
   geometry.sketch_bits = 3;
   CHECK(mentions(refusal(geometry), "sketch_bits=3"));
+  for (const int32_t stride : {1, 16, 65536}) {
+    CHECK(refusal(test::with_sketch(geometry_of(16, 16), 4, stride)).empty());
+  }
+  for (const int32_t stride : {-1, 0, 65537}) {
+    CHECK(mentions(refusal(test::with_sketch(geometry_of(16, 16), 4, stride)),
+                   "sketch_stride=" + std::to_string(stride)));
+  }
+  geometry = geometry_of(16, 16);
+  geometry.sketch_stride = 16;
+  CHECK(mentions(refusal(geometry), "sketch_stride=16"));
+  geometry = geometry_of(16);
+  geometry.sketch_stride = 1;
+  CHECK(mentions(refusal(geometry), "sketch_stride=1"));
   geometry = geometry_of(16);
   geometry.value_norm = 1;
   CHECK(mentions(refusal(geometry), "value_norm=1"));

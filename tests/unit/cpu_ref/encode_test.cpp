@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cpu_ref/rotate.h"
+#include "backends/cpu_ref/store.h"
 #include "core/format/half.h"
 #include "core/format/inv_sqrt.h"
 #include "core/format/levels.h"
@@ -20,6 +21,7 @@ using test::geometry_of;
 using test::Oracle;
 using test::reference_fold;
 using test::Tensor;
+using test::with_sketch;
 
 // y = rotate(s * (k - mu)) of KV head 0. The rotation has its own test.
 std::vector<float> rotated_key(Oracle& oracle, const float* key) {
@@ -246,8 +248,8 @@ TEST_CASE("encode: bad keys are zero records with NaN factors, and are not count
       CAPTURE(codec);
       CAPTURE(d);
       pkv_geometry geometry = geometry_of(d, 8, codec, PKV_VOTE_TIER);
-      geometry.sketch_bits = 4;
       geometry.value_norm = 1;
+      geometry = with_sketch(geometry, 4);
       Oracle oracle(geometry, 16);
       Tensor keys = Tensor::random({1, 1, 7, d}, 9);
       Tensor values = Tensor::random({1, 1, 7, 8}, 10);
@@ -286,12 +288,10 @@ TEST_CASE("encode: bad keys are zero records with NaN factors, and are not count
 }
 
 TEST_CASE("encode: a bad value makes the key bad") {
-  pkv_geometry geometry = geometry_of(16, 8);
   for (const float bad : {test::kNan, test::kInf, 1e19F}) {
     for (const int32_t sketch_bits : {0, 2}) {
       CAPTURE(bad);
-      geometry.sketch_bits = sketch_bits;
-      Oracle oracle(geometry, 2);
+      Oracle oracle(with_sketch(geometry_of(16, 8), sketch_bits), 2);
       Tensor keys = Tensor::random({1, 1, 2, 16}, 11);
       Tensor values = Tensor::random({1, 1, 2, 8}, 12);
       for (int32_t j = 0; j < 8; ++j) values.row(0, 0, 1)[j] = bad;
@@ -305,8 +305,7 @@ TEST_CASE("encode: a bad value makes the key bad") {
 TEST_CASE("encode: the value sketch is the quantised value about its centre") {
   for (const int32_t bits : {2, 4}) {
     CAPTURE(bits);
-    pkv_geometry geometry = geometry_of(16, 24);
-    geometry.sketch_bits = bits;
+    pkv_geometry geometry = with_sketch(geometry_of(16, 24), bits);
     geometry.value_norm = 1;
     Oracle oracle(geometry, 8);
     fill_codec(oracle, 13);
@@ -344,14 +343,62 @@ TEST_CASE("encode: the value sketch is the quantised value about its centre") {
   }
 }
 
+TEST_CASE(
+    "encode: with a stride only its multiples carry a sketch, the rest of a record is the same") {
+  for (const int32_t stride : {2, 16, 65536}) {
+    CAPTURE(stride);
+    Oracle every(with_sketch(geometry_of(16, 24), 4), 40);
+    Oracle some(with_sketch(geometry_of(16, 24), 4, stride), 40);
+    fill_codec(every, 13);
+    fill_codec(some, 13);
+    Tensor keys = Tensor::random({1, 1, 33, 16}, 14);
+    Tensor values = Tensor::random({1, 1, 33, 24}, 15);
+    every.encode(keys.view(), values.view(), 5);
+    some.encode(keys.view(), values.view(), 5);
+    for (int64_t t = 5; t < 38; ++t) {
+      CAPTURE(t);
+      const auto expected = every.record(0, t);
+      const auto record = some.record(0, t);
+      CHECK(record.signs == expected.signs);
+      CHECK(record.codes == expected.codes);
+      CHECK(record.factors == expected.factors);
+      CHECK(record.vote_factor == expected.vote_factor);
+      if (t % stride != 0) continue;
+      CHECK(record.value_signs == expected.value_signs);
+      CHECK(record.value_codes == expected.value_codes);
+      CHECK(record.value_factor == expected.value_factor);
+    }
+    CHECK(some.value_sums == every.value_sums);
+    // Sketches outside 5 .. 37 were not written.
+    const auto row = cpu_ref::row_records(some.geometry, some.store, 0);
+    for (int64_t t = 0; t < 40; t += stride) {
+      CHECK((row.value_factors[t / stride] == 0xA5A5) == (t < 5 || t >= 38));
+    }
+  }
+}
+
+TEST_CASE("encode: a value too large for the sketch alone makes the key bad where one is due") {
+  // 8 numbers of 3.5e18: their squares sum to 9.8e37; rotated, gain 8, to more than fp32 holds.
+  Oracle oracle(with_sketch(geometry_of(16, 8), 4, 4), 12);
+  Tensor keys = Tensor::random({1, 1, 12, 16}, 14);
+  Tensor values({1, 1, 12, 8});
+  std::fill(values.data().begin(), values.data().end(), 3.5e18F);
+  CHECK(oracle.encode(keys, values) == std::vector<int64_t>{0});
+  for (int64_t t = 0; t < 12; ++t) {
+    CHECK((oracle.record(0, t).vote_factor == 0x7fc0) == (t % 4 == 0));
+  }
+  CHECK(oracle.record(0, 4).value_factor == 0x7fc0);
+  CHECK(oracle.good_counts[0] == 9);
+}
+
 std::vector<uint8_t> store_bytes(const Oracle& oracle, int64_t rows) {
   const auto* base = static_cast<const uint8_t*>(oracle.store.base);
   return {base, base + rows * oracle.store.row_bytes};
 }
 
-TEST_CASE("encode: appending in pieces equals appending at once, in any order of sequences") {
-  pkv_geometry geometry = geometry_of(24, 16, PKV_CODEC_POLAR4, PKV_VOTE_TIER, 2);
-  geometry.sketch_bits = 2;
+void check_pieces(int32_t stride) {
+  const pkv_geometry geometry =
+      with_sketch(geometry_of(24, 16, PKV_CODEC_POLAR4, PKV_VOTE_TIER, 2), 2, stride);
   Oracle whole(geometry, 9, 3);
   Oracle pieces(geometry, 9, 3);
   Tensor keys = Tensor::random({3, 2, 9, 24}, 16);
@@ -379,6 +426,13 @@ TEST_CASE("encode: appending in pieces equals appending at once, in any order of
   CHECK(whole.value_sums == pieces.value_sums);
   CHECK(whole.good_counts == pieces.good_counts);
   CHECK(whole.good_counts == std::vector<int64_t>{9, 9, 9, 8, 9, 9});
+}
+
+TEST_CASE("encode: appending in pieces equals appending at once, in any order of sequences") {
+  for (const int32_t stride : {1, 3, 16}) {
+    CAPTURE(stride);
+    check_pieces(stride);
+  }
 }
 
 TEST_CASE("encode: half types and strides give the records of the same numbers") {

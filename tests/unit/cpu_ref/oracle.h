@@ -106,6 +106,12 @@ inline pkv_geometry geometry_of(int32_t d, int32_t dv = 0, int32_t codec = PKV_C
   return geometry;
 }
 
+inline pkv_geometry with_sketch(pkv_geometry geometry, int32_t bits, int32_t stride = 1) {
+  geometry.sketch_bits = bits;
+  geometry.sketch_stride = bits == 0 ? 0 : stride;
+  return geometry;
+}
+
 inline std::vector<float> sign_vector(uint64_t seed, uint32_t stream, int32_t count) {
   std::vector<float> signs;
   for (int32_t j = 0; j < count; ++j) signs.push_back(format::sign_element(seed, stream, j));
@@ -114,11 +120,12 @@ inline std::vector<float> sign_vector(uint64_t seed, uint32_t stream, int32_t co
 
 // What rerank delivers.
 struct Hits {
-  std::vector<int32_t> positions;  // [b * h, k]
-  std::vector<float> scores;       // [b * h, k]
-  std::vector<int32_t> counts;     // [b * h]
-  std::vector<float> estimates;    // [b, hq, candidates_stride]
-  std::vector<float> rest_lse;     // [b, hq]
+  std::vector<int32_t> positions;       // [b * h, k]
+  std::vector<float> scores;            // [b * h, k]
+  std::vector<int32_t> counts;          // [b * h]
+  std::vector<float> estimates;         // [b, hq, candidates_stride]
+  std::vector<float> rest_lse;          // [b, hq]
+  std::vector<float> sample_estimates;  // [b, hq, tail_samples]
 };
 
 // What select delivers.
@@ -309,14 +316,16 @@ class Oracle {
     if (with_tail) {
       hits.estimates.assign(heads * static_cast<size_t>(args.candidates_stride), kNan);
       hits.rest_lse.assign(heads, kNan);
+      hits.sample_estimates.assign(heads * static_cast<size_t>(args.tail_samples), -7.0F);
       args.estimates = hits.estimates.data();
       args.rest_lse = hits.rest_lse.data();
+      args.sample_estimates = hits.sample_estimates.data();
     }
     run(table->rerank, args);
     return hits;
   }
 
-  // The records of one token, read through export.
+  // The records of one token, read through export; value parts are 0 without a sketch there.
   struct Record {
     std::vector<uint8_t> signs, codes, value_signs, value_codes;
     std::vector<uint16_t> factors;

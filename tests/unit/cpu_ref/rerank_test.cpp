@@ -23,6 +23,7 @@ using test::log_sum_exp;
 using test::Oracle;
 using test::reference_fold;
 using test::Tensor;
+using test::with_sketch;
 
 void fill_codec(Oracle& oracle, uint32_t seed) {
   test::Random random(seed);
@@ -341,47 +342,92 @@ TEST_CASE("rerank: adaptive k takes the fewest hits that hold the share, within 
   CHECK(ranked.oracle.rerank(few).counts[0] == 3);
 }
 
-// Estimates of all n positions for head g; those of bad keys do not matter.
+// Estimates of all n positions [G, n]; those of bad keys do not matter.
 std::vector<float> all_estimates(Ranked& ranked) {
   const Candidates everyone = all_candidates(Ranked::kN);
   return ranked.oracle.rerank(ranked.oracle.rerank_args(ranked.queries, {Ranked::kN}, everyone, 1))
       .estimates;
 }
 
-TEST_CASE("rerank: the mass of the rest, in full and sampled, bad keys left out") {
-  Ranked ranked(geometry_of(16));
-  const auto estimates = all_estimates(ranked);
-  const auto& taken = ranked.candidates.positions;
-  const auto is_candidate = [&](int64_t position) {
-    return std::find(taken.begin(), taken.end(), static_cast<int32_t>(position)) != taken.end();
+// 6.4, written a second time: sample i of a row is the key at the share i / c of the steps.
+std::vector<int64_t> sample_positions(int64_t n, int64_t p, int64_t T) {
+  std::vector<int64_t> steps;  // multiples of p
+  for (int64_t position = 0; position < n; position += p) steps.push_back(position);
+  const auto m = static_cast<int64_t>(steps.size());
+  const int64_t c = std::min(m, T);
+  std::vector<int64_t> result;
+  for (int64_t i = 0; i < c; ++i) result.push_back(steps[static_cast<size_t>(i * m / c)]);
+  return result;
+}
+
+TEST_CASE("rerank: estimates at the samples, and the rest's mass of those that are no candidates") {
+  struct Case {
+    int32_t codec, sketch_bits, stride;
   };
-  for (const int32_t T : {0, 1, 7, 39, 40, 41, 512}) {  // R = 40
-    CAPTURE(T);
-    auto args = ranked.args(5);
-    args.tail_samples = T;
-    args.scale = 0.5F;
-    const Hits hits = ranked.oracle.rerank(args);
-    for (int32_t g = 0; g < Ranked::kHeads; ++g) {
-      long double sum = 0;
-      int64_t seen = 0;
-      const int64_t steps = T >= 40 ? Ranked::kN : T;
-      for (int64_t i = 0; i < steps; ++i) {
-        const int64_t position = T >= 40 ? i : i * Ranked::kN / T;
-        if (is_candidate(position)) continue;
-        ++seen;
-        if (position == 40) continue;  // bad
-        sum += std::exp(0.5L * static_cast<long double>(
-                                   estimates[static_cast<size_t>(g * Ranked::kN + position)]));
-      }
-      if (T < 40 && seen > 0) sum = sum / static_cast<long double>(seen) * 40.0L;
-      const float rest = hits.rest_lse[static_cast<size_t>(g)];
-      if (sum == 0) {
-        CHECK(rest == -kInf);
-      } else {
-        CHECK(static_cast<double>(rest) ==
-              doctest::Approx(static_cast<double>(std::log(sum))).epsilon(1e-6));
+  for (const Case& c : {Case{PKV_CODEC_SCALAR4, 0, 0}, Case{PKV_CODEC_SCALAR4, 4, 1},
+                        Case{PKV_CODEC_SCALAR4, 4, 4}, Case{PKV_CODEC_POLAR4, 2, 7},
+                        Case{PKV_CODEC_SCALAR5, 4, 16}, Case{PKV_CODEC_SCALAR4, 4, 1000}}) {
+    CAPTURE(c.stride);
+    Ranked ranked(with_sketch(geometry_of(16, 8, c.codec), c.sketch_bits, c.stride));
+    const auto estimates = all_estimates(ranked);
+    const auto& taken = ranked.candidates.positions;
+    const auto is_candidate = [&](int64_t position) {
+      return std::find(taken.begin(), taken.end(), static_cast<int32_t>(position)) != taken.end();
+    };
+    for (const int32_t T : {1, 2, 7, 15, 39, 40, 41, 59, 60, 61, 512}) {  // n = 60, R = 40
+      CAPTURE(T);
+      auto args = ranked.args(5);
+      args.tail_samples = T;
+      args.scale = 0.5F;
+      const Hits hits = ranked.oracle.rerank(args);
+      const auto samples = sample_positions(Ranked::kN, std::max(c.stride, 1), T);
+      for (int32_t g = 0; g < Ranked::kHeads; ++g) {
+        long double sum = 0;
+        int64_t seen = 0;
+        const float* found = hits.sample_estimates.data() + static_cast<ptrdiff_t>(g) * T;
+        for (size_t i = 0; i < static_cast<size_t>(T); ++i) {
+          if (i >= samples.size() || samples[i] == 40) {  // unused, or at the bad key
+            CHECK(std::isnan(found[i]));
+          } else {
+            CHECK(found[i] == estimates[static_cast<size_t>(g * Ranked::kN + samples[i])]);
+          }
+          if (i >= samples.size() || is_candidate(samples[i])) continue;
+          ++seen;
+          if (samples[i] == 40) continue;
+          sum += std::exp(0.5L * static_cast<long double>(found[i]));
+        }
+        const float rest = hits.rest_lse[static_cast<size_t>(g)];
+        if (sum == 0) {
+          CHECK(rest == -kInf);
+        } else {
+          sum = sum / static_cast<long double>(seen) * 40.0L;
+          CHECK(static_cast<double>(rest) ==
+                doctest::Approx(static_cast<double>(std::log(sum))).epsilon(1e-6));
+        }
       }
     }
+  }
+}
+
+TEST_CASE("rerank: the rest's mass and the samples' estimates are each optional") {
+  Ranked ranked(with_sketch(geometry_of(16, 8), 4, 4));
+  const auto args = ranked.args(5);
+  const Hits both = ranked.oracle.rerank(args);
+  Hits apart = both;
+  std::fill(apart.rest_lse.begin(), apart.rest_lse.end(), 3.0F);
+  std::fill(apart.sample_estimates.begin(), apart.sample_estimates.end(), 3.0F);
+  auto one = args;
+  one.rest_lse = apart.rest_lse.data();
+  ranked.oracle.rerank(one, /*with_tail=*/false);
+  CHECK(apart.rest_lse == both.rest_lse);
+  one = args;
+  one.sample_estimates = apart.sample_estimates.data();
+  ranked.oracle.rerank(one, /*with_tail=*/false);
+  for (size_t i = 0; i < both.sample_estimates.size(); ++i) {
+    const bool is_same =
+        apart.sample_estimates[i] == both.sample_estimates[i] ||
+        (std::isnan(apart.sample_estimates[i]) && std::isnan(both.sample_estimates[i]));
+    CHECK(is_same);
   }
 }
 
@@ -392,6 +438,10 @@ TEST_CASE("rerank: no rest, no candidates, no keys") {
       ranked.oracle.rerank(ranked.oracle.rerank_args(ranked.queries, {Ranked::kN}, everyone, 0));
   CHECK(full.counts[0] == 0);
   for (const float rest : full.rest_lse) CHECK(rest == -kInf);
+  for (size_t i = 0; i < full.sample_estimates.size();
+       ++i) {  // candidates are samples all the same
+    CHECK(std::isnan(full.sample_estimates[i]) == (i % 512 >= Ranked::kN || i % 512 == 40));
+  }
 
   Candidates none = everyone;
   none.counts = {0};
@@ -404,6 +454,7 @@ TEST_CASE("rerank: no rest, no candidates, no keys") {
       ranked.oracle.rerank(ranked.oracle.rerank_args(ranked.queries, {0}, none, 4));
   check_order(nothing, 0);
   for (const float rest : nothing.rest_lse) CHECK(rest == -kInf);
+  for (const float estimate : nothing.sample_estimates) CHECK(std::isnan(estimate));
 }
 
 TEST_CASE("rerank: a bad query has no hits and no rest, other rows are untouched") {
@@ -428,6 +479,11 @@ TEST_CASE("rerank: a bad query has no hits and no rest, other rows are untouched
   }
   for (size_t head = 0; head < 8; ++head) {
     CHECK(hits.rest_lse[head] == (head / 2 == 2 ? -kInf : before.rest_lse[head]));
+    for (size_t i = head * 512; i < head * 512 + 512; ++i) {
+      const bool is_used = head / 2 != 2 && i % 512 < n;
+      CHECK(std::isnan(hits.sample_estimates[i]) != is_used);
+      if (is_used) CHECK(hits.sample_estimates[i] == before.sample_estimates[i]);
+    }
   }
 }
 

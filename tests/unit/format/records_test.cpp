@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <initializer_list>
+
 namespace pkv::format {
 namespace {
 
@@ -57,14 +60,57 @@ TEST_CASE("records: the value sketch follows value_dim, the norm is one bf16") {
   CHECK(sizes.value_signs == 8);
   CHECK(sizes.value_codes == 8);
   CHECK(sizes.value_factors == 2);
-  CHECK(sizes.total == 68 + 18);
+  CHECK(sizes.sketch == 18);
+  CHECK(sizes.total == 68);
 
   g.sketch_bits = 4;
   g.value_norm = 1;
   sizes = record_sizes(g);
   CHECK(sizes.value_codes == 24);
   CHECK(sizes.value_norms == 2);
-  CHECK(sizes.total == 68 + 8 + 24 + 2 + 2);
+  CHECK(sizes.sketch == 8 + 24 + 2);
+  CHECK(sizes.total == 68 + 2);
+}
+
+TEST_CASE("records: sketches are those of the multiples of the stride") {
+  pkv_geometry g = geometry(PKV_CODEC_SCALAR4, PKV_VOTE_GRADED);
+  CHECK(sketch_count(g, 1000) == 0);
+  CHECK(bytes_per_key(g) == 68.0);
+  CHECK(record_bytes(g, 1000) == 68000);
+  g.sketch_bits = 4;
+  for (const int stride : {1, 2, 16, 65536}) {
+    CAPTURE(stride);
+    g.sketch_stride = stride;
+    int64_t counted = 0;  // multiples of the stride below `tokens`
+    for (int64_t tokens = 0; tokens <= 70000; ++tokens) {
+      bool is_right = sketch_count(g, tokens) == counted &&
+                      record_bytes(g, tokens) == 68 * tokens + 34 * counted;
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        const bool is_value = plane == 4 || plane == 5 || plane == 6;
+        is_right = is_right && plane_entries(g, plane, tokens) == (is_value ? counted : tokens);
+      }
+      if (!is_right) FAIL("wrong for ", tokens, " tokens");
+      if (tokens % stride == 0) ++counted;
+    }
+    CHECK(bytes_per_key(g) == 68.0 + 34.0 / stride);
+    CHECK(sketch_count(g, kMaxTokens) == 1 + (kMaxTokens - 1) / stride);
+  }
+}
+
+TEST_CASE("records: with head_dim 128 the default step takes 72.125 bytes") {
+  pkv_geometry g = geometry(PKV_CODEC_SCALAR4, PKV_VOTE_GRADED);
+  g.value_dim = 128;
+  g.sketch_bits = 4;
+  g.sketch_stride = 16;
+  CHECK(bytes_per_key(g) == 72.125);
+}
+
+TEST_CASE("records: the largest row's bytes are not a 32-bit product") {
+  pkv_geometry g = geometry(PKV_CODEC_POLAR4, PKV_VOTE_GRADED);
+  g.head_dim = g.value_dim = kMaxHeadDim;
+  g.sketch_bits = 4;
+  g.sketch_stride = 1;
+  CHECK(record_bytes(g, kMaxTokens) == kMaxTokens * (434 + 290));
 }
 
 TEST_CASE("records: the smallest and the largest head_dim") {

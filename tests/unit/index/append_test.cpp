@@ -11,8 +11,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct Setup {
-  explicit Setup(const Options& options = {{"head_dim", "16"}}, int32_t sequences = 3,
-                 int64_t capacity = 100)
+  explicit Setup(const Options& options = {{"head_dim", "16"}, {"tail", "mean"}},
+                 int32_t sequences = 3, int64_t capacity = 100)
       : config(config_of(options)),
         codec(codec_of(machine, config, 2)),
         index(value_of(Index::create(machine.device, codec, sequences, capacity))) {
@@ -39,7 +39,7 @@ struct Setup {
 TEST_CASE("append: in pieces equals at once, byte for byte, for every kind of record") {
   for (const char* codec : {"polar4", "scalar4", "scalar5"}) {
     for (const char* vote : {"tier", "graded"}) {
-      for (const char* tail : {"mean", "sketch2", "sketch4"}) {
+      for (const char* tail : {"mean", "sampled", "sketch2", "sketch4"}) {
         CAPTURE(codec);
         CAPTURE(vote);
         CAPTURE(tail);
@@ -64,7 +64,7 @@ TEST_CASE("append: in pieces equals at once, byte for byte, for every kind of re
 }
 
 TEST_CASE("append: more tokens than one piece of scratch holds equals token by token") {
-  const Options options = {{"head_dim", "8"}, {"vote", "tier"}};
+  const Options options = {{"head_dim", "8"}, {"vote", "tier"}, {"tail", "drop"}};
   Machine machine;
   const Config config = config_of(options);
   const auto codec = codec_of(machine, config, 1);
@@ -113,7 +113,8 @@ TEST_CASE("append: a refused key changes nothing and is named (S008)") {
 
 TEST_CASE("append: a refusal in a later piece of scratch takes back the earlier ones") {
   Machine machine;
-  const auto codec = codec_of(machine, config_of({{"head_dim", "8"}, {"vote", "tier"}}), 1);
+  const auto codec =
+      codec_of(machine, config_of({{"head_dim", "8"}, {"vote", "tier"}, {"tail", "drop"}}), 1);
   Array keys({1, 9000, 8});
   fill_random(keys.numbers(), 3);
   keys.numbers()[8999 * 8] = kInf;
@@ -185,10 +186,12 @@ TEST_CASE("append: shapes, dtypes, sequences and values are checked by name (S06
   check_refused(append(0, nothing, nullptr), absl::StatusCode::kInvalidArgument, {"keys", "NULL"});
   CHECK(setup.index->length(0) == 0);
 
-  Setup sketch({{"head_dim", "16"}, {"tail", "sketch4"}});
-  check_refused(sketch.index->append(sketch.machine.stream, 0, sketch.keys.tensor(), nullptr,
-                                     Index::Mode::kSync),
-                absl::StatusCode::kInvalidArgument, {"values=NULL", "sketch"});
+  for (const char* tail : {"sketch4", "sampled"}) {
+    Setup sketch({{"head_dim", "16"}, {"tail", tail}});
+    check_refused(sketch.index->append(sketch.machine.stream, 0, sketch.keys.tensor(), nullptr,
+                                       Index::Mode::kSync),
+                  absl::StatusCode::kInvalidArgument, {"values=NULL", "sketch"});
+  }
   Setup none({{"head_dim", "16"}, {"v_source", "none"}, {"tail", "drop"}});
   check_refused(
       none.index->append(none.machine.stream, 0, none.keys.tensor(), &values, Index::Mode::kSync),
@@ -302,9 +305,53 @@ TEST_CASE("export: any range of records, and only what is there") {
                 absl::StatusCode::kInvalidArgument, {"codes=NULL"});
 }
 
+TEST_CASE("export: sketches are those of the range's multiples of the stride, in any pieces") {
+  Setup setup(Options{{"head_dim", "16"}});  // a sketch at 0, 16, .., 80
+  require_ok(setup.append(2, 0, 90));
+  const pkv_geometry& g = setup.index->geometry();
+  REQUIRE(g.sketch_stride == 16);
+  // Plane by plane the bytes of positions [begin, begin + count), behind them 0xaa.
+  const auto planes_of_range = [&](int64_t begin, int64_t count) {
+    std::vector<std::string> planes;
+    std::array<uint8_t*, kPlanes> pointers{};
+    for (const int64_t bytes : plane_bytes(g)) {
+      planes.emplace_back(static_cast<std::size_t>(bytes * (count + 1)), '\xaa');
+    }
+    for (std::size_t p = 0; p < planes.size(); ++p) {
+      if (!planes[p].empty()) pointers[p] = reinterpret_cast<uint8_t*>(planes[p].data());
+    }
+    require_ok(setup.index->export_sync(setup.machine.stream, 2, 1, begin, count,
+                                        records_of(pointers, count)));
+    return planes;
+  };
+  const auto all = planes_of_range(0, 90);
+  const auto bytes = plane_bytes(g);
+  for (const int64_t begin : {0, 1, 15, 16, 17, 33, 89, 90}) {
+    for (const int64_t count : {0, 1, 15, 16, 17, 57}) {
+      if (begin + count > 90) continue;
+      CAPTURE(begin);
+      CAPTURE(count);
+      const auto some = planes_of_range(begin, count);
+      for (std::size_t p = 0; p < kPlanes; ++p) {
+        CAPTURE(p);
+        int64_t before = begin;
+        int64_t entries = count;
+        if (p >= 4 && p <= 6) {
+          before = entries = 0;
+          for (int64_t t = 0; t < begin + count; t += 16) (t < begin ? before : entries) += 1;
+        }
+        const auto size = static_cast<std::size_t>(entries * bytes[p]);
+        CHECK(some[p].substr(0, size) ==
+              all[p].substr(static_cast<std::size_t>(before * bytes[p]), size));
+        CHECK(some[p].substr(size) == std::string(some[p].size() - size, '\xaa'));
+      }
+    }
+  }
+}
+
 TEST_CASE("index: sizes are limited before anything is allocated (S064)") {
   Machine machine;
-  const auto codec = codec_of(machine, config_of({{"head_dim", "128"}}), 8);
+  const auto codec = codec_of(machine, config_of({{"head_dim", "128"}, {"tail", "drop"}}), 8);
   for (const int64_t capacity :
        {int64_t{0}, int64_t{-1}, int64_t{1} << 31, (int64_t{1} << 32) + 1, int64_t{1} << 62}) {
     check_refused(IndexSizes::create(*machine.device, *codec, 1, capacity).status(),
@@ -328,12 +375,12 @@ TEST_CASE("index: sizes are limited before anything is allocated (S064)") {
 }
 
 TEST_CASE("index: the bytes announced are those held") {
-  Setup setup({{"head_dim", "16"}, {"vote", "tier"}}, 5, 1000);
+  Setup setup({{"head_dim", "16"}, {"vote", "tier"}, {"tail", "sampled"}}, 5, 1000);
   const IndexSizes sizes =
       value_of(IndexSizes::create(*setup.machine.device, *setup.codec, 5, 1000));
   const pkv_index_stats stats = value_of(setup.index->stats_sync(setup.machine.stream));
   CHECK(stats.device_bytes == sizes.total_bytes);
-  CHECK(stats.bytes_per_key == 16 / 8 * 4 + 2);
+  CHECK(stats.bytes_per_key == 2 * 4 + 2 + (2 * 4 + 2) / 16.0);
   CHECK(stats.capacity == 1000);
   CHECK(stats.sequences == 5);
 }

@@ -36,7 +36,7 @@ struct Setup {
   Folder folder;
   const std::string path = folder.file("a.pkv");
   const Config config = config_of(
-      {{"head_dim", "24"}, {"value_dim", "8"}, {"tail", "sketch4"}, {"value_norm", "on"}});
+      {{"head_dim", "24"}, {"value_dim", "8"}, {"tail", "sampled"}, {"value_norm", "on"}});
   std::shared_ptr<const Codec> codec = codec_of(machine, config, 2);
   std::shared_ptr<Index> saved = value_of(Index::create(machine.device, codec, 2, 64));
   std::shared_ptr<Index> used = value_of(Index::create(machine.device, codec, 2, 64));
@@ -110,6 +110,8 @@ TEST_CASE("damage: any count or size under checksums that fit is refused at once
   }
   fields.push_back({"capacity", geometry + 64, true});
   fields.push_back({"levels", geometry + 72, true});
+  fields.push_back({"sketch_stride", geometry + 80, false});
+  fields.push_back({"fit_picked", geometry + 84, false});
   const std::size_t sequences = section_at(setup.good, "SEQS");
   for (const std::size_t s : {0, 1}) {
     fields.push_back({"length", sequences + 16 * s, true});

@@ -45,7 +45,7 @@ TEST_CASE("save and load: the same content for every codec, vote and sketch; app
   int file = 0;
   for (const char* codec : {"polar4", "scalar4", "scalar5"}) {
     for (const char* vote : {"tier", "graded"}) {
-      for (const char* tail : {"drop", "mean", "sketch2", "sketch4"}) {
+      for (const char* tail : {"drop", "mean", "sampled", "sketch2", "sketch4"}) {
         CAPTURE(codec);
         CAPTURE(vote);
         CAPTURE(tail);
@@ -72,17 +72,22 @@ TEST_CASE("save and load: the same content for every codec, vote and sketch; app
       }
     }
   }
-  CHECK(file == 24);
+  CHECK(file == 30);
 }
 
 TEST_CASE("save: records of more than one piece of staging come back") {
   Machine machine;
   Folder folder;
-  // 18 bytes a record: a piece holds 58,254 of them.
-  const auto saved = index_of(machine, {{"head_dim", "32"}, {"vote", "tier"}}, {60000, 100}, 60000);
-  require_ok(saved->save_sync(machine.stream, folder.file("a"), false));
-  const auto loaded = value_of(Index::load_sync(machine.device, machine.stream, folder.file("a")));
-  CHECK((content_of(machine, *loaded) == content_of(machine, *saved)));
+  // 18 bytes a record: a piece holds 58,254 of them; with a sketch 36, which leaves the next piece
+  // to begin between two sketches.
+  for (const char* tail : {"mean", "sampled"}) {
+    const auto saved = index_of(machine, {{"head_dim", "32"}, {"vote", "tier"}, {"tail", tail}},
+                                {60000, 100}, 60000);
+    const std::string path = folder.file(tail);
+    require_ok(saved->save_sync(machine.stream, path, false));
+    const auto loaded = value_of(Index::load_sync(machine.device, machine.stream, path));
+    CHECK((content_of(machine, *loaded) == content_of(machine, *saved)));
+  }
 }
 
 TEST_CASE("restore: replaces content and lengths, whatever capacities are, and plans go on") {
@@ -109,7 +114,7 @@ TEST_CASE("restore: replaces content and lengths, whatever capacities are, and p
     std::vector<int32_t> positions(rows * 100), counts(rows);
     std::vector<int32_t> candidates(rows * static_cast<std::size_t>(p->candidates()));
     std::vector<int32_t> candidate_counts(rows);
-    std::vector<float> estimates(candidates.size()), rest(rows);
+    std::vector<float> estimates(candidates.size()), rest(rows), samples(rows * 512);
     pkv_hits hits{};
     hits.positions = positions.data();
     hits.counts = counts.data();
@@ -117,6 +122,7 @@ TEST_CASE("restore: replaces content and lengths, whatever capacities are, and p
     hits.candidate_counts = candidate_counts.data();
     hits.estimates = estimates.data();
     hits.rest_lse = rest.data();
+    hits.sample_estimates = samples.data();
     require_ok(retrieve(*p, machine.stream, query.tensor(), nullptr, hits));
     CHECK(counts[0] == 32);  // one is bad
     CHECK(counts[3] == 7);
@@ -157,9 +163,11 @@ TEST_CASE("restore: every field that differs is named with both values (S082)") 
       {{{"vote", "tier"}}, {"vote", "1", "2"}},
       {{{"rounds", "2"}}, {"rounds", "2", "1"}},
       {{{"tail", "sketch4"}}, {"sketch_bits", "4", "0"}},
+      {{{"tail", "sampled"}}, {"sketch_bits", "4", "0"}},
       {{{"value_norm", "on"}}, {"value_norm", "1", "0"}},
       {{{"center", "off"}}, {"center", "0", "1"}},
       {{{"balance", "off"}}, {"balance", "0", "1"}},
+      {{{"fit", "keys"}}, {"fit_picked", "0", "1"}},
       {{{"seed", "8"}}, {"seed", "8", "7"}},
   };
   for (const Case& c : cases) {
@@ -171,6 +179,14 @@ TEST_CASE("restore: every field that differs is named with both values (S082)") 
     check_refused(status, absl::StatusCode::kFailedPrecondition,
                   {c.parts[0] + " of the file=" + c.parts[1], "of the index=" + c.parts[2]});
   }
+  Options every = base;
+  every.push_back({"tail", "sketch4"});
+  Options sampled = base;
+  sampled.push_back({"tail", "sampled"});
+  require_ok(index_of(machine, every, {5, 50}, 64)->save_sync(machine.stream, path, true));
+  check_refused(index_of(machine, sampled, {5, 50}, 64)->restore_sync(machine.stream, path),
+                absl::StatusCode::kFailedPrecondition,
+                {"sketch_stride of the file=1", "of the index=16"});
   const auto three = index_of(machine, base, {5, 50, 1}, 64);
   require_ok(three->save_sync(machine.stream, path, true));
   check_refused(used->restore_sync(machine.stream, path), absl::StatusCode::kFailedPrecondition,

@@ -55,7 +55,7 @@ struct GoldenCase {
 
 const std::vector<GoldenCase>& golden_cases() {
   static const std::vector<GoldenCase> cases = {
-      {"default", {{"head_dim", "16"}, {"seed", "42"}}, 2, {5, 0, 9}, 40},
+      {"default", {{"head_dim", "16"}, {"seed", "42"}}, 2, {5, 0, 35}, 40},
       {"paper_sketch2",
        {{"head_dim", "24"},
         {"value_dim", "8"},
@@ -64,6 +64,7 @@ const std::vector<GoldenCase>& golden_cases() {
         {"tail", "sketch2"},
         {"center", "off"},
         {"balance", "off"},
+        {"fit", "keys"},
         {"seed", "7"}},
        1,
        {3, 4},
@@ -88,7 +89,7 @@ const std::vector<GoldenCase>& golden_cases() {
        {2, 1},
        2},
       {"some_without_values",
-       {{"head_dim", "8"}, {"vote", "tier"}, {"seed", "5"}},
+       {{"head_dim", "8"}, {"vote", "tier"}, {"tail", "mean"}, {"fit", "keys"}, {"seed", "5"}},
        1,
        {3, 3},
        8,

@@ -39,7 +39,7 @@ struct Setup {
 }  // namespace
 
 TEST_CASE("attend: with k >= n every key is fetched, and the result is dense attention (S021)") {
-  for (const char* tail : {"drop", "mean", "sketch2", "sketch4"}) {
+  for (const char* tail : {"drop", "mean", "sampled", "sketch2", "sketch4"}) {
     for (const char* k : {"40", "41"}) {
       CAPTURE(tail);
       CAPTURE(k);
@@ -54,6 +54,25 @@ TEST_CASE("attend: with k >= n every key is fetched, and the result is dense att
       CHECK(is_close(sparse.lse->values(), dense.lse->values()));
       CHECK(sparse.guards_hold());
     }
+  }
+}
+
+TEST_CASE("attend: the default tail, with one sample, with a few, with all there are") {
+  for (const char* samples : {"1", "3", "512"}) {
+    CAPTURE(samples);
+    std::vector<std::vector<float>> outputs;
+    for (const char* tail : {"sampled", "mean"}) {
+      Setup setup({{"tail", tail}, {"tail_samples", samples}, {"k", "2"}, {"candidates", "0.1"}});
+      Step step(setup.machine, setup.index, *setup.config, {0, 1}, 4);
+      require_ok(step.retrieve(setup.query));
+      require_ok(step.fetch(setup.zone));
+      require_ok(step.attend(setup.query));
+      CHECK(step.guards_hold());
+      for (const float number : step.output->numbers()) CHECK(std::isfinite(number));
+      outputs.push_back(step.output->numbers());
+      for (const float number : step.lse->values()) CHECK(std::isfinite(number));
+    }
+    CHECK_FALSE(outputs[0] == outputs[1]);
   }
 }
 
@@ -129,7 +148,7 @@ TEST_CASE("attend: with v_source=k_prefix values may be absent or given") {
 }
 
 TEST_CASE("attend: the tail needs the values of all tokens") {
-  Setup setup;
+  Setup setup(Options{{"tail", "mean"}});
   const auto without = index_with(setup.machine, *setup.config, 2, setup.zone, 64, false);
   Step step(setup.machine, without, *setup.config, {0, 1}, 4);
   require_ok(step.retrieve(setup.query));
@@ -146,12 +165,14 @@ TEST_CASE("attend: the tail needs the values of all tokens") {
 }
 
 TEST_CASE("attend: a sketch works with k = 0 and no rows") {
-  Setup setup({{"k", "0"}, {"tail", "sketch4"}});
-  Step step(setup.machine, setup.index, *setup.config, {0, 1}, 4);
-  require_ok(step.retrieve(setup.query));
-  require_ok(step.attend(setup.query));
-  for (const float number : step.output->numbers()) CHECK(std::isfinite(number));
-  for (const float number : step.lse->values()) CHECK(std::isfinite(number));
+  for (const char* tail : {"sketch4", "sampled"}) {
+    Setup setup({{"k", "0"}, {"tail", tail}});
+    Step step(setup.machine, setup.index, *setup.config, {0, 1}, 4);
+    require_ok(step.retrieve(setup.query));
+    require_ok(step.attend(setup.query));
+    for (const float number : step.output->numbers()) CHECK(std::isfinite(number));
+    for (const float number : step.lse->values()) CHECK(std::isfinite(number));
+  }
 }
 
 TEST_CASE("attend: arguments are refused by name") {
@@ -209,7 +230,8 @@ TEST_CASE("attend: arguments are refused by name") {
     hits.*pointer = nullptr;
     check_refused(attend_with(attention, &hits), invalid, {"=NULL"});
   }
-  for (auto pkv_hits::*pointer : {&pkv_hits::estimates, &pkv_hits::rest_lse}) {
+  for (auto pkv_hits::*pointer :
+       {&pkv_hits::estimates, &pkv_hits::rest_lse, &pkv_hits::sample_estimates}) {
     pkv_hits hits = step.hits;
     hits.*pointer = nullptr;
     check_refused(attend_with(attention, &hits), invalid, {"=NULL"});

@@ -3,6 +3,7 @@
 
 #include "core/codec/fit.h"
 #include "core/pipeline/stages.h"
+#include "core/pipeline/step.h"
 #include "tests/unit/pipeline/fixture.h"
 
 namespace pkv::test {
@@ -23,7 +24,7 @@ std::shared_ptr<const Codec> fit(const Machine& machine, const Config& config, A
 
 TEST_CASE("fit: centre is the mean of the usable keys, also where the first ones are bad") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "8"}});
+  const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
   Array keys({2, 200, 8});
   fill_random(keys.numbers(), 1);
   // More bad keys than are looked at between two waits; head 1 has none.
@@ -46,7 +47,7 @@ TEST_CASE("fit: centre is the mean of the usable keys, also where the first ones
 
 TEST_CASE("fit: 0, 1 or 3 keys and no queries give a codec that works (S128)") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "8"}});
+  const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
   for (const int64_t n : {0, 1, 3}) {
     CAPTURE(n);
     Array keys({1, n, 8}, 2.5F);
@@ -64,7 +65,7 @@ TEST_CASE("fit: 0, 1 or 3 keys and no queries give a codec that works (S128)") {
 TEST_CASE("fit: all keys bad is no keys") {
   Machine machine;
   Array keys({1, 100, 8}, kNan);
-  const auto codec = fit(machine, config_of({{"head_dim", "8"}}), keys);
+  const auto codec = fit(machine, config_of({{"head_dim", "8"}, {"tail", "mean"}}), keys);
   for (const float center : codec->numbers().center()) CHECK(center == 0.0F);
 }
 
@@ -74,13 +75,14 @@ TEST_CASE("fit: queries balance, options switch centre and balance off") {
   fill_random(keys.numbers(), 1);
   fill_random(queries.numbers(), 2);
   for (std::size_t i = 0; i < queries.numbers().size(); i += 8) queries.numbers()[i] *= 9.0F;
-  const auto both = fit(machine, config_of({{"head_dim", "8"}}), keys, &queries);
+  const auto both = fit(machine, config_of({{"head_dim", "8"}, {"tail", "mean"}}), keys, &queries);
   // A coordinate 9 times as wide in the queries: 3 times the geometric mean of the others.
   CHECK(both->numbers().balance()[0] > 1.5F);
   CHECK(both->numbers().balance()[1] < 1.0F);
   const auto off =
-      fit(machine, config_of({{"head_dim", "8"}, {"center", "off"}, {"balance", "off"}}), keys,
-          &queries);
+      fit(machine,
+          config_of({{"head_dim", "8"}, {"tail", "mean"}, {"center", "off"}, {"balance", "off"}}),
+          keys, &queries);
   for (const float center : off->numbers().center()) CHECK(center == 0.0F);
   for (const float balance : off->numbers().balance()) CHECK(balance == 1.0F);
   CHECK_FALSE(off->options().center);
@@ -94,7 +96,7 @@ TEST_CASE("fit: the value centre is the mean of the values, given or as a prefix
   for (std::size_t t = 0; t < 40; ++t) {
     for (std::size_t j = 0; j < 8; ++j) values.numbers()[t * 8 + j] = keys.numbers()[t * 16 + j];
   }
-  const Options options = {{"head_dim", "16"}, {"value_dim", "8"}, {"tail", "sketch4"}};
+  const Options options = {{"head_dim", "16"}, {"value_dim", "8"}};  // tail=sampled has a sketch
   Options prefix = options;
   prefix.push_back({"v_source", "k_prefix"});
   const auto given = fit(machine, config_of(options), keys, nullptr, &values);
@@ -111,9 +113,225 @@ TEST_CASE("fit: the value centre is the mean of the values, given or as a prefix
       absl::StatusCode::kInvalidArgument, {"values=NULL", "sketch"});
 }
 
+namespace {
+
+const Options kKeys = {{"head_dim", "16"}, {"tail", "mean"}, {"fit", "keys"}};
+const Options kPicked = {{"head_dim", "16"}, {"tail", "mean"}, {"fit", "picked"}};
+
+// Two clusters per KV head, and queries [4, m, 16] of 2 KV heads that look towards the first: every
+// query picks there.
+struct Clusters {
+  Clusters() {
+    fill_random(keys.numbers(), 1);
+    fill_random(queries.numbers(), 2);
+    for (std::size_t i = 0; i < keys.numbers().size(); ++i) {
+      const std::size_t t = i / 16 % kTokens;
+      keys.numbers()[i] += t % 3 == 0 ? 1.5F : -1.0F;
+      if (i % 16 == 5) keys.numbers()[i] *= 4.0F;
+    }
+    for (std::size_t i = 0; i < queries.numbers().size(); ++i) queries.numbers()[i] += 0.75F;
+  }
+  static constexpr int64_t kTokens = 237, kQueries = 21;  // no multiple of a batch
+  Array keys{{2, kTokens, 16}}, queries{{4, kQueries, 16}};
+};
+
+// The picks [h, n] by plans on an index with the first pass's codec, one query position at a time.
+std::vector<int> picks_by_plans(const Machine& machine, Clusters& c) {
+  const auto codec = fit(machine, config_of(kKeys), c.keys, &c.queries);
+  const auto index = value_of(Index::create(machine.device, codec, 1, Clusters::kTokens));
+  require_ok(index->append(machine.stream, 0, c.keys.tensor(), nullptr, Index::Mode::kSync));
+  Options options = kKeys;
+  options.push_back({"k", "0"});
+  options.push_back({"candidates", "0.1"});
+  pkv_plan_desc desc{};
+  desc.batch = 1;
+  desc.query_heads = 4;
+  desc.owns_scratch = 1;
+  const auto plan = value_of(Plan::create(index, config_of(options), desc));
+  const auto most = static_cast<std::size_t>(plan->candidates());
+  std::vector<int> picks(2 * Clusters::kTokens);
+  for (int64_t m = 0; m < Clusters::kQueries; ++m) {
+    Array query({1, 4, 16});
+    for (std::size_t head = 0; head < 4; ++head) {
+      const std::size_t row = (head * Clusters::kQueries + static_cast<std::size_t>(m)) * 16;
+      std::copy_n(c.queries.numbers().begin() + static_cast<std::ptrdiff_t>(row), 16,
+                  query.numbers().begin() + static_cast<std::ptrdiff_t>(head * 16));
+    }
+    std::vector<int32_t> counts(2), candidates(2 * most), candidate_counts(2);
+    std::vector<float> estimates(4 * most), rest(4);
+    pkv_hits hits{};
+    hits.counts = counts.data();
+    hits.candidates = candidates.data();
+    hits.candidate_counts = candidate_counts.data();
+    hits.estimates = estimates.data();
+    hits.rest_lse = rest.data();
+    require_ok(retrieve(*plan, machine.stream, query.tensor(), nullptr, hits));
+    for (std::size_t h = 0; h < 2; ++h) {
+      for (int32_t i = 0; i < candidate_counts[h]; ++i) {
+        ++picks[h * Clusters::kTokens +
+                static_cast<std::size_t>(candidates[h * most + static_cast<std::size_t>(i)])];
+      }
+    }
+  }
+  return picks;
+}
+
+bool is_same(std::span<const float> a, std::span<const float> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+}  // namespace
+
+TEST_CASE("fit: picked is the weighted mean and spread of the keys that the queries pick") {
+  Machine machine;
+  Clusters c;
+  const auto picks = picks_by_plans(machine, c);
+  const auto picked = fit(machine, config_of(kPicked), c.keys, &c.queries);
+  const auto all = fit(machine, config_of(kKeys), c.keys, &c.queries);
+  CHECK(picked->options().fit_picked);
+  CHECK_FALSE(all->options().fit_picked);
+  for (std::size_t h = 0; h < 2; ++h) {
+    std::vector<long double> mean(16), square(16), q_square(16), raw(16);
+    long double W = 0;
+    for (std::size_t t = 0; t < Clusters::kTokens; ++t) {
+      const long double o = picks[h * Clusters::kTokens + t];
+      W += o;
+      for (std::size_t j = 0; j < 16; ++j) {
+        const long double k = c.keys.numbers()[(h * Clusters::kTokens + t) * 16 + j];
+        mean[j] += o * k;
+        square[j] += o * k * k;
+      }
+    }
+    REQUIRE(W == 24 * Clusters::kQueries);  // ceil(10 % of 237) per position
+    long double log_sum = 0;
+    for (std::size_t j = 0; j < 16; ++j) {
+      for (std::size_t m = 0; m < Clusters::kQueries; ++m) {
+        const auto at = [&](std::size_t g) {
+          return c.queries.numbers()[((2 * h + g) * Clusters::kQueries + m) * 16 + j];
+        };
+        const float sum = at(0) + at(1);
+        q_square[j] += static_cast<long double>(sum) * static_cast<long double>(sum);
+      }
+      mean[j] /= W;
+      raw[j] = std::sqrt(std::sqrt(q_square[j] / Clusters::kQueries) /
+                         std::sqrt(square[j] / W - mean[j] * mean[j]));
+      log_sum += std::log(raw[j]);
+    }
+    for (std::size_t j = 0; j < 16; ++j) {
+      // Doubles about another pivot, then one rounding to fp32.
+      CHECK(static_cast<double>(picked->numbers().center()[h * 16 + j]) ==
+            doctest::Approx(static_cast<double>(mean[j])).epsilon(1e-6));
+      CHECK(static_cast<double>(picked->numbers().balance()[h * 16 + j]) ==
+            doctest::Approx(static_cast<double>(raw[j] / std::exp(log_sum / 16))).epsilon(1e-6));
+      // Of all keys, a third of which lie at 1.5 and the others at -1: not the centre of the picked.
+      if (j != 5) {
+        CHECK(picked->numbers().center()[h * 16 + j] > all->numbers().center()[h * 16 + j] + 0.5F);
+      }
+    }
+  }
+}
+
+TEST_CASE("fit: picked whatever the codec's vote and values are, and with strided queries") {
+  Machine machine;
+  Clusters c;
+  const auto picked = fit(machine, config_of(kPicked), c.keys, &c.queries);
+  Options tier = kPicked;
+  tier.push_back({"vote", "tier"});
+  const auto same = fit(machine, config_of(tier), c.keys, &c.queries);
+  CHECK(is_same(same->numbers().center(), picked->numbers().center()));
+  CHECK(is_same(same->numbers().balance(), picked->numbers().balance()));
+
+  // Values and a sketch: the value centre is the first pass's, of every key once.
+  Array values({2, Clusters::kTokens, 16});
+  fill_random(values.numbers(), 3);
+  Options sampled = kPicked;
+  sampled.push_back({"tail", "sampled"});
+  Options first = kKeys;
+  first.push_back({"tail", "sampled"});
+  const auto sketched = fit(machine, config_of(sampled), c.keys, &c.queries, &values);
+  const auto once = fit(machine, config_of(first), c.keys, &c.queries, &values);
+  CHECK(is_same(sketched->numbers().center(), picked->numbers().center()));
+  CHECK(is_same(sketched->numbers().balance(), picked->numbers().balance()));
+  CHECK(is_same(sketched->numbers().value_center(), once->numbers().value_center()));
+
+  Array position_first({Clusters::kQueries, 4, 16});
+  for (int64_t head = 0; head < 4; ++head) {
+    for (int64_t m = 0; m < Clusters::kQueries; ++m) {
+      std::copy_n(c.queries.data() + (head * Clusters::kQueries + m) * 16, 16,
+                  position_first.data() + (m * 4 + head) * 16);
+    }
+  }
+  const int64_t shape[3] = {4, Clusters::kQueries, 16}, strides[3] = {16, 64, 1};
+  pkv_tensor view = position_first.tensor();
+  view.shape = shape;
+  view.strides = strides;
+  const auto strided = value_of(
+      Codec::fit_sync(machine.stream, config_of(kPicked), c.keys.tensor(), &view, nullptr));
+  CHECK(is_same(strided->numbers().center(), picked->numbers().center()));
+  CHECK(is_same(strided->numbers().balance(), picked->numbers().balance()));
+}
+
+TEST_CASE("fit: without queries, or with centre and balance off, picked is the first pass") {
+  Machine machine;
+  Clusters c;
+  const auto check_same = [&](const Options& more, Array* queries) {
+    Options picked = kPicked, keys = kKeys;
+    picked.insert(picked.end(), more.begin(), more.end());
+    keys.insert(keys.end(), more.begin(), more.end());
+    const auto one = fit(machine, config_of(picked), c.keys, queries);
+    const auto two = fit(machine, config_of(keys), c.keys, queries);
+    CHECK(is_same(one->numbers().center(), two->numbers().center()));
+    CHECK(is_same(one->numbers().balance(), two->numbers().balance()));
+  };
+  check_same({}, nullptr);
+  check_same({{"center", "off"}, {"balance", "off"}}, &c.queries);
+  Array none({4, 0, 16});
+  check_same({}, &none);
+  const pkv_tensor absent{};  // ndim 0
+  const auto one = value_of(
+      Codec::fit_sync(machine.stream, config_of(kPicked), c.keys.tensor(), &absent, nullptr));
+  CHECK(
+      is_same(one->numbers().center(), fit(machine, config_of(kKeys), c.keys)->numbers().center()));
+  Array no_keys({2, 0, 16});
+  const auto empty = fit(machine, config_of(kPicked), no_keys, &c.queries);
+  for (const float center : empty->numbers().center()) CHECK(center == 0.0F);
+}
+
+TEST_CASE("fit: a KV head of which no key was picked keeps the first pass") {
+  Machine machine;
+  Clusters c;
+  for (int64_t m = 0; m < Clusters::kQueries; ++m) {
+    c.queries.data()[(2 * Clusters::kQueries + m) * 16 + 3] = kNan;  // query head 2: of KV head 1
+  }
+  const auto picked = fit(machine, config_of(kPicked), c.keys, &c.queries);
+  const auto all = fit(machine, config_of(kKeys), c.keys, &c.queries);
+  const auto half = [](std::span<const float> numbers, std::size_t head) {
+    return numbers.subspan(head * 16, 16);
+  };
+  CHECK_FALSE(is_same(half(picked->numbers().center(), 0), half(all->numbers().center(), 0)));
+  CHECK(is_same(half(picked->numbers().center(), 1), half(all->numbers().center(), 1)));
+  CHECK(is_same(half(picked->numbers().balance(), 1), half(all->numbers().balance(), 1)));
+}
+
+TEST_CASE("fit: a key whose value is bad is left out of both passes") {
+  Machine machine;
+  Clusters c;
+  Array values({2, Clusters::kTokens, 16});
+  fill_random(values.numbers(), 3);
+  // The best key of all, far away; its value is no number.
+  for (int64_t j = 0; j < 16; ++j) c.keys.data()[j] = 100.0F;
+  values.data()[7] = kNan;
+  Options sampled = kPicked;
+  sampled.push_back({"tail", "sampled"});
+  const auto codec = fit(machine, config_of(sampled), c.keys, &c.queries, &values);
+  for (int64_t j = 0; j < 16; ++j) {
+    if (j != 5) CHECK(codec->numbers().center()[static_cast<std::size_t>(j)] < 3.0F);
+  }
+}
+
 TEST_CASE("fit: strides, dtypes and offsets of the keys do not matter") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "8"}});
+  const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
   Array keys({2, 20, 8}), token_first({20, 2, 8});
   fill_random(keys.numbers(), 1);
   for (std::size_t h = 0; h < 2; ++h) {
@@ -135,7 +353,7 @@ TEST_CASE("fit: strides, dtypes and offsets of the keys do not matter") {
 
 TEST_CASE("fit: shapes and dtypes are refused by name") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "8"}});
+  const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
   const auto refused = [&](Array& keys, Array* queries, Array* values,
                            std::initializer_list<std::string_view> parts) {
     const pkv_tensor query_tensor = queries == nullptr ? pkv_tensor{} : queries->tensor();
@@ -182,7 +400,8 @@ TEST_CASE("codec: the device has exactly the numbers of the host") {
   CHECK(same(params.value_signs_1, numbers.value_signs_1()));
   CHECK(same(params.value_signs_2, numbers.value_signs_2()));
   CHECK(params.geometry->kv_heads == 3);
-  const pkv_codec_params plain = codec_of(machine, config_of({{"head_dim", "32"}}), 1)->params();
+  const pkv_codec_params plain =
+      codec_of(machine, config_of({{"head_dim", "32"}, {"tail", "mean"}}), 1)->params();
   CHECK(plain.signs_2 == nullptr);
   CHECK(plain.value_center == nullptr);
 }

@@ -154,8 +154,8 @@ inline std::string records_of_row(const Machine& machine, const Index& index, in
   const auto bytes = plane_bytes(index.geometry());
   std::vector<std::string> planes;
   std::array<uint8_t*, kPlanes> pointers{};
-  for (const int64_t plane : bytes)
-    planes.emplace_back(static_cast<std::size_t>(plane * count), '\xee');
+  const auto sizes = range_bytes(index.geometry(), 0, count);
+  for (const int64_t size : sizes) planes.emplace_back(static_cast<std::size_t>(size), '\xee');
   for (std::size_t p = 0; p < planes.size(); ++p) {
     if (bytes[p] != 0) pointers[p] = reinterpret_cast<uint8_t*>(planes[p].data());
   }

@@ -13,7 +13,7 @@ namespace pkv::test {
 TEST_CASE("retrieve: any subset of sequences equals each alone, for every vote and tail (S020)") {
   Machine machine;
   for (const char* vote : {"tier", "graded"}) {
-    for (const char* tail : {"drop", "mean", "sketch2"}) {
+    for (const char* tail : {"drop", "mean", "sketch2", "sampled"}) {
       CAPTURE(vote);
       CAPTURE(tail);
       const Config config = config_of({{"head_dim", "16"},
@@ -48,6 +48,10 @@ TEST_CASE("retrieve: any subset of sequences equals each alone, for every vote a
           const auto rest = part_of(together.rest_lse->values(), i, 3);
           const auto own_rest = alone.rest_lse->values();
           CHECK(std::memcmp(rest.data(), own_rest.data(), rest.size() * sizeof(float)) == 0);
+          const auto samples = part_of(together.sample_estimates->values(), i, 3);
+          const auto own_samples = alone.sample_estimates->values();
+          CHECK(std::memcmp(samples.data(), own_samples.data(), samples.size() * sizeof(float)) ==
+                0);
         }
       }
     }
@@ -126,15 +130,17 @@ TEST_CASE("retrieve: each optional pointer may be NULL without a change to the r
   same([](pkv_hits& h) { h.candidate_counts = nullptr; });
   same([](pkv_hits& h) { h.estimates = nullptr; });
   same([](pkv_hits& h) { h.rest_lse = nullptr; });
+  same([](pkv_hits& h) { h.sample_estimates = nullptr; });
   same([](pkv_hits& h) {
-    h = {h.struct_size, 0, h.positions, nullptr, h.counts, nullptr, nullptr, nullptr, nullptr};
+    h = {h.struct_size, 0,       h.positions, nullptr, h.counts,
+         nullptr,       nullptr, nullptr,     nullptr, nullptr};
   });
 }
 
 TEST_CASE("retrieve: a pointer that is needed is named, and nothing is written") {
   Machine machine;
   Zone zone({120}, 2, 120, 16, 16);
-  for (const char* tail : {"drop", "mean"}) {
+  for (const char* tail : {"drop", "mean", "sampled", "sketch2"}) {
     const Config config = config_of({{"head_dim", "16"}, {"k", "5"}, {"tail", tail}});
     const auto index = index_with(machine, config, 2, zone, 128);
     Array query({1, 4, 16});
@@ -154,6 +160,13 @@ TEST_CASE("retrieve: a pointer that is needed is named, and nothing is written")
     refused("candidate_counts", [](pkv_hits& h) { h.candidate_counts = nullptr; });
     refused("estimates", [](pkv_hits& h) { h.estimates = nullptr; });
     refused("rest_lse", [](pkv_hits& h) { h.rest_lse = nullptr; });
+    if (std::string(tail) == "mean") {
+      Step step(machine, index, config, {0}, 4);
+      step.hits.sample_estimates = nullptr;
+      require_ok(step.retrieve(query));
+      continue;
+    }
+    refused("sample_estimates", [](pkv_hits& h) { h.sample_estimates = nullptr; });
   }
 }
 
@@ -267,7 +280,7 @@ TEST_CASE("retrieve: a plan that was outgrown says so, and writes nothing (S033)
 TEST_CASE(
     "retrieve: the lengths are those of the call, also for a plan made before the keys came") {
   Machine machine;
-  const Config config = config_of({{"head_dim", "8"}, {"k", "50"}});
+  const Config config = config_of({{"head_dim", "8"}, {"k", "50"}, {"tail", "mean"}});
   Zone zone({20, 20, 20}, 1, 20, 8, 8);
   const auto index = value_of(Index::create(machine.device, codec_of(machine, config, 1), 3, 32));
   for (const std::vector<int32_t>& sequences :

@@ -85,6 +85,7 @@ struct Setup {
     a.counts = step->counts->data();
     a.estimates = step->estimates->data();
     a.rest_lse = step->rest_lse->data();
+    a.sample_estimates = step->sample_estimates->data();
     return a;
   }
   pkv_fetch_args fetch() {
@@ -111,6 +112,7 @@ struct Setup {
     a.candidate_counts = step->candidate_counts->data();
     a.estimates = step->estimates->data();
     a.rest_lse = step->rest_lse->data();
+    a.sample_estimates = step->sample_estimates->data();
     a.output = step->output->tensor();
     return a;
   }
@@ -249,7 +251,19 @@ TEST_CASE("stage rerank: arguments") {
         },
         kInvalid,
         {"k_min=5", "0..4"}},
-       {[](A& a) { a.tail_samples = 0; }, kInvalid, {"tail_samples=0"}},
+       {[](A& a) { a.tail_samples = 0; }, kInvalid, {"tail_samples=0", "1..65536"}},
+       {[](A& a) {
+          a.tail_samples = 0;
+          a.rest_lse = nullptr;
+        },
+        kInvalid,
+        {"tail_samples=0"}},
+       {[](A& a) {
+          a.tail_samples = 65537;
+          a.sample_estimates = nullptr;
+        },
+        kInvalid,
+        {"tail_samples=65537"}},
        {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
        {[](A& a) { a.candidate_counts = nullptr; }, kInvalid, {"candidate_counts=NULL"}},
        {[](A& a) { a.candidate_counts = too_many.data(); }, kOutside, {"candidate_counts[0]=1000"}},
@@ -303,8 +317,22 @@ TEST_CASE("stage attend: arguments") {
   using A = pkv_attend_args;
   check_changes<A>(
       s.machine, s.attend(), stage_attend_sync,
-      {{[](A& a) { a.tail = 0; }, kInvalid, {"tail=0", "1..3"}},
-       {[](A& a) { a.tail = 4; }, kInvalid, {"tail=4"}},
+      {{[](A& a) { a.tail = 0; }, kInvalid, {"tail=0", "1..4"}},
+       {[](A& a) { a.tail = 5; }, kInvalid, {"tail=5"}},
+       {[](A& a) { a.tail_samples = 0; }, kInvalid, {"tail_samples=0", "1..65536"}},
+       {[](A& a) {
+          a.tail = PKV_TAIL_SAMPLED;
+          a.tail_samples = 65537;
+        },
+        kInvalid,
+        {"tail_samples=65537"}},
+       {[](A& a) { a.sample_estimates = nullptr; }, kInvalid, {"sample_estimates=NULL"}},
+       {[](A& a) {
+          a.tail = PKV_TAIL_SAMPLED;
+          a.sample_estimates = nullptr;
+        },
+        kInvalid,
+        {"sample_estimates=NULL"}},
        {[](A& a) { a.part_count = 5; }, kInvalid, {"part_count=5", "0..4"}},
        {[](A& a) { a.part_count = 2; }, kInvalid, {"dense[1].keys", "ndim=0"}},
        {[](A& a) { a.parts[0].lengths = long_part; },
@@ -327,6 +355,26 @@ TEST_CASE("stage attend: arguments") {
        {[](A& a) { a.scale = -1.0F; }, kInvalid, {"scale=-1"}},
        {[](A& a) { a.output.ndim = 2; }, kInvalid, {"output", "ndim=2"}},
        {[](A& a) { a.output.dtype = PKV_DTYPE_U8; }, kInvalid, {"output", "u8"}}});
+  pkv_attend_args mean = s.attend();
+  mean.tail = PKV_TAIL_MEAN;
+  mean.tail_samples = 0;
+  mean.sample_estimates = nullptr;
+  require_ok(stage_attend_sync(s.machine.stream, mean));
+}
+
+TEST_CASE("stage attend: each tail needs its sketch") {
+  Setup sampled(Options{{"tail", "sampled"}});
+  pkv_attend_args args = sampled.attend();
+  require_ok(stage_attend_sync(sampled.machine.stream, args));
+  args.tail = PKV_TAIL_SKETCH;
+  check_refused(stage_attend_sync(sampled.machine.stream, args), kInvalid,
+                {"sketch_stride with tail=3=16", "1..1"});
+  Setup mean(Options{{"tail", "mean"}});
+  for (const int32_t tail : {PKV_TAIL_SKETCH, PKV_TAIL_SAMPLED}) {
+    args = mean.attend();
+    args.tail = tail;
+    check_refused(stage_attend_sync(mean.machine.stream, args), kInvalid, {"sketch_stride", "=0"});
+  }
 }
 
 TEST_CASE("stage encode: arguments, and bytes equal to those of the index") {
@@ -385,19 +433,24 @@ TEST_CASE("stage encode: arguments, and bytes equal to those of the index") {
 
 TEST_CASE("stage fit: arguments") {
   Machine machine;
-  const pkv_geometry g = value_of(config_of({{"head_dim", "8"}}).geometry(2));
+  const pkv_geometry g = value_of(config_of({{"head_dim", "8"}, {"tail", "mean"}}).geometry(2));
   Array keys({2, 10, 8}, 1.0F), queries({4, 5, 8}, 2.0F), values({2, 10, 8}, 3.0F);
   std::vector<float> pivot(16, 0.5F);
-  std::vector<int64_t> key_counts(2), query_counts(2);
+  std::vector<int64_t> key_counts(2), key_weights(2), query_counts(2);
+  const std::vector<int32_t> weights(20, 3);
+  std::vector<int32_t> negative = weights;
+  negative[7] = -1;
   std::vector<double> key_sums(16), key_squares(16), query_squares(16), value_sums(16);
   pkv_fit_args args{};
   args.struct_size = sizeof args;
+  args.queries_as = PKV_FIT_QUERIES_HEADS;
   args.geometry = &g;
   args.keys = keys.tensor();
   args.queries = queries.tensor();
   args.values = values.tensor();
   args.pivot = pivot.data();
   args.key_counts = key_counts.data();
+  args.key_weights = key_weights.data();
   args.key_sums = key_sums.data();
   args.key_squares = key_squares.data();
   args.query_counts = query_counts.data();
@@ -406,20 +459,35 @@ TEST_CASE("stage fit: arguments") {
   require_ok(stage_fit_sync(machine.stream, args));
   CHECK(key_counts == std::vector<int64_t>{10, 10});
   CHECK(key_sums == std::vector<double>(16, 5.0));
+  CHECK(key_weights == key_counts);
   CHECK(query_counts == std::vector<int64_t>{10, 10});
   CHECK(value_sums == std::vector<double>(16, 30.0));
   using A = pkv_fit_args;
-  check_changes<A>(machine, args, stage_fit_sync,
-                   {{[](A& a) { a.geometry = nullptr; }, kInvalid, {"geometry=NULL"}},
-                    {[](A& a) { a.pivot = nullptr; }, kInvalid, {"pivot=NULL"}},
-                    {[](A& a) { a.key_counts = nullptr; }, kInvalid, {"key_counts=NULL"}},
-                    {[](A& a) { a.key_sums = nullptr; }, kInvalid, {"key_sums=NULL"}},
-                    {[](A& a) { a.key_squares = nullptr; }, kInvalid, {"key_squares=NULL"}},
-                    {[](A& a) { a.query_counts = nullptr; }, kInvalid, {"query_counts=NULL"}},
-                    {[](A& a) { a.query_squares = nullptr; }, kInvalid, {"query_squares=NULL"}},
-                    {[](A& a) { a.values.ndim = 0; }, kInvalid, {"value_sums", "without values"}},
-                    {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "ndim=0"}},
-                    {[](A& a) { a.queries.dtype = PKV_DTYPE_I64; }, kInvalid, {"queries", "i64"}}});
+  check_changes<A>(
+      machine, args, stage_fit_sync,
+      {{[](A& a) { a.geometry = nullptr; }, kInvalid, {"geometry=NULL"}},
+       {[](A& a) { a.pivot = nullptr; }, kInvalid, {"pivot=NULL"}},
+       {[](A& a) { a.key_counts = nullptr; }, kInvalid, {"key_counts=NULL"}},
+       {[](A& a) { a.key_weights = nullptr; }, kInvalid, {"key_weights=NULL"}},
+       {[&](A& a) { a.weights = negative.data(); }, kInvalid, {"weights[7]=-1", "0.."}},
+       {[](A& a) { a.queries_as = 0; }, kInvalid, {"queries_as=0", "1..2"}},
+       {[](A& a) { a.queries_as = 3; }, kInvalid, {"queries_as=3"}},
+       {[](A& a) { a.key_sums = nullptr; }, kInvalid, {"key_sums=NULL"}},
+       {[](A& a) { a.key_squares = nullptr; }, kInvalid, {"key_squares=NULL"}},
+       {[](A& a) { a.query_counts = nullptr; }, kInvalid, {"query_counts=NULL"}},
+       {[](A& a) { a.query_squares = nullptr; }, kInvalid, {"query_squares=NULL"}},
+       {[](A& a) { a.values.ndim = 0; }, kInvalid, {"value_sums", "without values"}},
+       {[](A& a) { a.keys.ndim = 0; }, kInvalid, {"keys", "ndim=0"}},
+       {[](A& a) { a.queries.dtype = PKV_DTYPE_I64; }, kInvalid, {"queries", "i64"}}});
+  args.weights = weights.data();
+  args.queries_as = PKV_FIT_QUERIES_SUM;
+  require_ok(stage_fit_sync(machine.stream, args));
+  CHECK(key_counts == std::vector<int64_t>{10, 10});
+  CHECK(key_weights == std::vector<int64_t>{30, 30});
+  CHECK(key_sums == std::vector<double>(16, 15.0));
+  CHECK(query_counts == std::vector<int64_t>{5, 5});
+  CHECK(query_squares == std::vector<double>(16, 80.0));
+  CHECK(value_sums == std::vector<double>(16, 30.0));
 }
 
 }  // namespace pkv::test

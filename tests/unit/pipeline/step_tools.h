@@ -125,6 +125,7 @@ struct Step {
     candidate_counts.emplace(rows);
     estimates.emplace(b * query_heads * c);
     rest_lse.emplace(b * query_heads);
+    sample_estimates.emplace(b * query_heads * plan->options().tail_samples);
     lse.emplace(b * query_heads);
     row_keys.emplace(std::initializer_list<int64_t>{b, g.kv_heads, k, g.head_dim}, kNan);
     row_values.emplace(std::initializer_list<int64_t>{b, g.kv_heads, k, g.value_dim}, kNan);
@@ -136,6 +137,7 @@ struct Step {
     hits.candidate_counts = candidate_counts->data();
     hits.estimates = estimates->data();
     hits.rest_lse = rest_lse->data();
+    hits.sample_estimates = sample_estimates->data();
     scratch.resize(static_cast<std::size_t>(plan->scratch_bytes()) + 512, '\xff');
   }
   void* scratch_memory() {
@@ -176,7 +178,8 @@ struct Step {
   bool guards_hold() {
     return positions->guards_hold() && scores->guards_hold() && counts->guards_hold() &&
            candidates->guards_hold() && candidate_counts->guards_hold() &&
-           estimates->guards_hold() && rest_lse->guards_hold() && lse->guards_hold();
+           estimates->guards_hold() && rest_lse->guards_hold() && sample_estimates->guards_hold() &&
+           lse->guards_hold();
   }
 
   const Machine& machine;
@@ -184,7 +187,7 @@ struct Step {
   std::unique_ptr<Plan> plan;
   pkv_hits hits{};
   std::optional<Guarded<int32_t>> positions, counts, candidates, candidate_counts;
-  std::optional<Guarded<float>> scores, estimates, rest_lse, lse;
+  std::optional<Guarded<float>> scores, estimates, rest_lse, sample_estimates, lse;
   std::optional<Array> row_keys, row_values, output;
   std::vector<char> scratch;
 };

@@ -59,27 +59,18 @@ TEST_CASE("config: profiles are default and paper") {
 
 // docs/algorithm.md, section 1, and the defaults that sections 2 to 8 name.
 TEST_CASE("config: defaults of every option in both profiles") {
-  const char* const kDefaults[][3] = {{"head_dim", "", ""},
-                                      {"value_dim", "auto", "auto"},
-                                      {"v_source", "own", "own"},
-                                      {"codec", "scalar4", "polar4"},
-                                      {"vote", "graded", "tier"},
-                                      {"center", "on", "off"},
-                                      {"balance", "on", "off"},
-                                      {"rounds", "1", "1"},
-                                      {"seed", "0", "0"},
-                                      {"value_norm", "off", "off"},
-                                      {"tail", "mean", "drop"},
-                                      {"k", "100", "100"},
-                                      {"candidates", "auto", "auto"},
-                                      {"vote_group", "sum", "sum"},
-                                      {"rho_of", "keys", "keys"},
-                                      {"rank", "group", "mean"},
-                                      {"tail_samples", "512", "512"},
-                                      {"scale", "auto", "auto"},
-                                      {"share", "0", "0"},
-                                      {"k_min", "1", "1"},
-                                      {"nonfinite", "refuse", "refuse"}};
+  const char* const kDefaults[][3] = {
+      {"head_dim", "", ""},         {"value_dim", "auto", "auto"},
+      {"v_source", "own", "own"},   {"codec", "scalar4", "polar4"},
+      {"vote", "graded", "tier"},   {"center", "on", "off"},
+      {"balance", "on", "off"},     {"fit", "picked", "keys"},
+      {"rounds", "1", "1"},         {"seed", "0", "0"},
+      {"value_norm", "off", "off"}, {"tail", "sampled", "drop"},
+      {"k", "100", "100"},          {"candidates", "auto", "auto"},
+      {"vote_group", "sum", "sum"}, {"rho_of", "keys", "keys"},
+      {"rank", "group", "mean"},    {"tail_samples", "512", "512"},
+      {"scale", "auto", "auto"},    {"share", "0", "0"},
+      {"k_min", "1", "1"},          {"nonfinite", "refuse", "refuse"}};
   REQUIRE(std::size(kDefaults) == kOptionCount);
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     CAPTURE(kDefaults[i][0]);
@@ -119,12 +110,15 @@ const std::vector<Values>& all_values() {
       {"vote", {"tier", "graded"}, {"tiers", "none", ""}},
       {"center", {"off", "on"}, {"1", "true", "ON", ""}},
       {"balance", {"off", "on"}, {"0", "false", "of", ""}},
+      {"fit", {"keys", "picked"}, {"pick", "on", "Keys", ""}},
       {"rounds", {"1", "2"}, {"0", "3", "-1", "1.0", ""}},
       {"seed",
        {"0", "1", "9223372036854775808", "18446744073709551615"},
        {"-1", "18446744073709551616", "1.5", "0x1", "x", ""}},
       {"value_norm", {"off", "on"}, {"yes", ""}},
-      {"tail", {"drop", "mean", "sketch2", "sketch4"}, {"sketch", "sketch3", "none", ""}},
+      {"tail",
+       {"drop", "mean", "sampled", "sketch2", "sketch4"},
+       {"sketch", "sketch3", "sample", "none", ""}},
       {"k", {"0", "1", "100", "65536"}, {"-1", "65537", "4294967296", "1e2", "100.0", ""}},
       {"candidates",
        {"auto", "0.05", "1", "0.5", "1e-12"},
@@ -236,7 +230,8 @@ TEST_CASE("config: geometry of the default profile") {
   CHECK(geometry->codec == PKV_CODEC_SCALAR4);
   CHECK(geometry->vote == PKV_VOTE_GRADED);
   CHECK(geometry->rounds == 1);
-  CHECK(geometry->sketch_bits == 0);
+  CHECK(geometry->sketch_bits == 4);
+  CHECK(geometry->sketch_stride == 16);
   CHECK(geometry->value_norm == 0);
   CHECK(geometry->seed == 0);
 }
@@ -250,9 +245,15 @@ TEST_CASE("config: every word becomes its number") {
   CHECK(geometry({"rounds", "2"}).rounds == 2);
   CHECK(geometry({"seed", "18446744073709551615"}).seed == UINT64_MAX);
   CHECK(geometry({"value_norm", "on"}).value_norm == 1);
-  CHECK(geometry({"tail", "drop"}).sketch_bits == 0);
-  CHECK(geometry({"tail", "sketch2"}).sketch_bits == 2);
-  CHECK(geometry({"tail", "sketch4"}).sketch_bits == 4);
+  const auto has_sketch = [&](const char* tail, int32_t bits, int32_t stride) {
+    const pkv_geometry g = geometry({"tail", tail});
+    return g.sketch_bits == bits && g.sketch_stride == stride;
+  };
+  CHECK(has_sketch("drop", 0, 0));
+  CHECK(has_sketch("mean", 0, 0));
+  CHECK(has_sketch("sampled", 4, 16));
+  CHECK(has_sketch("sketch2", 2, 1));
+  CHECK(has_sketch("sketch4", 4, 1));
   CHECK(geometry({"value_dim", "64"}).value_dim == 64);
 
   const auto step = [](const Choice& choice) { return *complete({choice}).step_options(); };
@@ -266,11 +267,9 @@ TEST_CASE("config: every word becomes its number") {
   CHECK(step({"rank", "group"}).rank == PKV_RANK_GROUP);
   CHECK(step({"tail", "drop"}).tail == PKV_TAIL_DROP);
   CHECK(step({"tail", "mean"}).tail == PKV_TAIL_MEAN);
+  CHECK(step({"tail", "sampled"}).tail == PKV_TAIL_SAMPLED);
   CHECK(step({"tail", "sketch2"}).tail == PKV_TAIL_SKETCH);
-  CHECK(step({"tail", "sketch2"}).sketch_bits == 2);
   CHECK(step({"tail", "sketch4"}).tail == PKV_TAIL_SKETCH);
-  CHECK(step({"tail", "sketch4"}).sketch_bits == 4);
-  CHECK(step({"tail", "mean"}).sketch_bits == 0);
   CHECK(step({"tail_samples", "64"}).tail_samples == 64);
   CHECK(step({"value_norm", "on"}).weigh_norms);
   CHECK_FALSE(step({"value_norm", "off"}).weigh_norms);
@@ -281,6 +280,9 @@ TEST_CASE("config: every word becomes its number") {
   CHECK(complete({}).codec_options().balance);
   CHECK_FALSE(complete({{"center", "off"}}).codec_options().center);
   CHECK_FALSE(complete({{"balance", "off"}}).codec_options().balance);
+  CHECK(complete({}).codec_options().fit_picked);
+  CHECK_FALSE(complete({}, "paper").codec_options().fit_picked);
+  CHECK_FALSE(complete({{"fit", "keys"}}).codec_options().fit_picked);
   CHECK_FALSE(complete({}).codec_options().isolate);
   CHECK(complete({{"nonfinite", "isolate"}}).codec_options().isolate);
 }
@@ -313,8 +315,10 @@ TEST_CASE("config: candidates by the schedule of the profile, or one share") {
 
 TEST_CASE("config: value_dim follows head_dim, and is 0 without values") {
   CHECK(complete({{"v_source", "k_prefix"}}).geometry(1)->value_dim == 128);
-  CHECK(complete({{"v_source", "none"}}).geometry(1)->value_dim == 0);
-  CHECK(complete({{"v_source", "none"}, {"value_dim", "0"}}).geometry(1)->value_dim == 0);
+  CHECK(complete({{"v_source", "none"}, {"tail", "drop"}}).geometry(1)->value_dim == 0);
+  CHECK(complete({{"v_source", "none"}, {"tail", "drop"}, {"value_dim", "0"}})
+            .geometry(1)
+            ->value_dim == 0);
   CHECK(complete({{"v_source", "k_prefix"}, {"value_dim", "64"}}).geometry(1)->value_dim == 64);
 }
 
@@ -337,8 +341,10 @@ TEST_CASE(
       {{{"v_source", "k_prefix"}, {"value_dim", "0"}}, {"value_dim=0", "v_source=none"}},
       {{{"v_source", "k_prefix"}, {"value_dim", "136"}},
        {"value_dim=136", "head_dim=128", "v_source=k_prefix"}},
+      {{{"v_source", "none"}}, {"tail=sampled", "v_source=none"}},
       {{{"v_source", "none"}, {"tail", "sketch2"}}, {"tail=sketch2", "v_source=none"}},
-      {{{"v_source", "none"}, {"value_norm", "on"}}, {"value_norm=on", "v_source=none"}},
+      {{{"v_source", "none"}, {"tail", "drop"}, {"value_norm", "on"}},
+       {"value_norm=on", "v_source=none"}},
   };
   for (const auto& [choices, parts] : kCases) {
     check_refused(complete(choices).geometry(2).status(), parts);
@@ -354,7 +360,8 @@ TEST_CASE("config: options that exclude each other are both named where the step
       {"paper", {{"vote_group", "heads"}}, {"vote_group=heads", "vote=graded"}},
       {"default", {{"rho_of", "centroids"}}, {"rho_of=centroids", "vote=tier"}},
       {"paper", {{"share", "0.9"}}, {"share=0.9", "rank=group"}},
-      {"default", {{"v_source", "none"}}, {"tail=mean", "v_source=none"}},
+      {"default", {{"v_source", "none"}}, {"tail=sampled", "v_source=none"}},
+      {"default", {{"v_source", "none"}, {"tail", "mean"}}, {"tail=mean", "v_source=none"}},
       {"default", {{"v_source", "none"}, {"tail", "sketch4"}}, {"tail=sketch4", "v_source=none"}},
       {"paper", {{"tail_samples", "64"}}, {"tail_samples=64", "tail=drop"}},
       {"default", {{"k_min", "2"}}, {"k_min=2", "share=0"}},

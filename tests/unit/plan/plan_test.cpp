@@ -5,8 +5,8 @@ namespace pkv::test {
 namespace {
 
 struct Setup {
-  explicit Setup(const Options& options = {{"head_dim", "16"}, {"k", "10"}}, int32_t sequences = 4,
-                 int64_t capacity = 1000)
+  explicit Setup(const Options& options = {{"head_dim", "16"}, {"k", "10"}, {"tail", "mean"}},
+                 int32_t sequences = 4, int64_t capacity = 1000)
       : config(config_of(options)),
         index(value_of(
             Index::create(machine.device, codec_of(machine, config, 2), sequences, capacity))) {
@@ -42,6 +42,8 @@ TEST_CASE("plan: an option of the codec that differs is named with both values")
       {"seed", "99", {"seed", "99"}},
       {"center", "off", {"center", "off", "on"}},
       {"balance", "off", {"balance", "off", "on"}},
+      {"tail", "sampled", {"tail", "4", "0"}},
+      {"fit", "keys", {"fit", "keys", "picked"}},
   };
   for (const Case& c : cases) {
     CAPTURE(c.name);
@@ -53,6 +55,9 @@ TEST_CASE("plan: an option of the codec that differs is named with both values")
     CAPTURE(text);
     for (const std::string& part : c.parts) CHECK(contains(text, part));
   }
+  Setup sketch({{"head_dim", "16"}, {"tail", "sketch4"}});
+  check_refused(Plan::create(sketch.index, config_of({{"head_dim", "16"}}), sketch.desc).status(),
+                absl::StatusCode::kFailedPrecondition, {"tail (stride of the sketch)", "16", "1"});
   // Options of the step and of append may differ.
   Config config = setup.config;
   for (const auto& [name, value] : Options{{"k", "3"},
@@ -118,7 +123,7 @@ TEST_CASE("plan: candidates is the most of any length, also where a step of the 
 }
 
 TEST_CASE("plan: the scratch that is announced lies in order, aligned and apart") {
-  for (const char* tail : {"drop", "mean"}) {
+  for (const char* tail : {"drop", "mean", "sampled"}) {
     Setup setup({{"head_dim", "16"}, {"k", "10"}, {"tail", tail}});
     const int32_t reversed[2] = {2, 1};
     for (const int32_t* sequences : {static_cast<const int32_t*>(nullptr), &reversed[0]}) {

@@ -25,7 +25,7 @@ TEST_CASE("describe: what cpu_ref supports is all of docs/algorithm.md, section 
   CHECK(json["dtypes"] == Json({"f32", "f16", "bf16"}));
   CHECK(json["codecs"] == Json({"polar4", "scalar4", "scalar5"}));
   CHECK(json["votes"] == Json({"tier", "graded"}));
-  CHECK(json["tails"] == Json({"drop", "mean", "sketch2", "sketch4"}));
+  CHECK(json["tails"] == Json({"drop", "mean", "sampled", "sketch2", "sketch4"}));
   REQUIRE(json["layouts"].size() == 3);
   CHECK(json["layouts"][1]["codec"] == "scalar4");
   CHECK(json["layouts"][1]["record_bytes"] == 68);  // ARCHITECTURE.md, "Memory"
