@@ -22,7 +22,7 @@ constexpr int64_t kChunkElements = 1 << 20;  // of keys, all heads, between two 
 
 constexpr std::string_view kEncodeOptions[] = {"codec",     "vote",     "center",     "balance",
                                                "rounds",    "seed",     "value_norm", "tail",
-                                               "value_dim", "v_source", "nonfinite"};
+                                               "value_dim", "v_source", "nonfinite",  "fit"};
 
 struct EncodeOptions {
   Common common;
@@ -229,9 +229,13 @@ class Encoder {
                                         values_->rows().source()));
     }
     CLI_ASSIGN_OR_RETURN(const std::string v_source, config_value(config_.get(), "v_source"));
+    if (v_source == "own" && !values_ && !options_.config.has("tail")) {
+      CLI_RETURN_IF_ERROR(
+          from_library(pkv_config_set(config_.get(), "tail", "drop"), About::kOptions));
+    }
     CLI_ASSIGN_OR_RETURN(const std::string tail, config_value(config_.get(), "tail"));
     CLI_ASSIGN_OR_RETURN(const std::string norm, config_value(config_.get(), "value_norm"));
-    const bool needs_values = tail.rfind("sketch", 0) == 0 || norm == "on";
+    const bool needs_values = (tail != "drop" && tail != "mean") || norm == "on";
     if (needs_values && v_source == "own" && !values_) {
       return usage_error("--tail={} with --value-norm={}: needs --values", tail, norm);
     }
@@ -276,10 +280,10 @@ Outcome run_encode(const Arguments& arguments) {
   const std::string text =
       options.common.is_json
           ? summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-          : fmt::format("{}: {} keys x {} KV heads, head_dim {}, {} bytes per key, {:.1f} s\n",
+          : fmt::format("{}: {} keys x {} KV heads, head_dim {}, {:.1f} bytes per key, {:.1f} s\n",
                         options.output.path, grouped(summary["n"]),
                         summary["kv_heads"].get<int64_t>(), summary["head_dim"].get<int64_t>(),
-                        summary["bytes_per_key"].get<int64_t>(), seconds.count());
+                        summary["bytes_per_key"].get<double>(), seconds.count());
   CLI_RETURN_IF_ERROR(write_output({}, text));
   return kDone;
 }

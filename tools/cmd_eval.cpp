@@ -106,7 +106,7 @@ absl::StatusOr<Result> result_of(const Trace& trace, const Entrant& entrant,
   result.recall = entrant.judge.recall();
   result.mass = entrant.judge.mass();
   result.error = entrant.judge.error();
-  result.bytes_per_key = static_cast<double>(entrant.methods.front()->bytes_per_key());
+  result.bytes_per_key = entrant.methods.front()->bytes_per_key();
   result.microseconds = entrant.judge.microseconds();
   return result;
 }
@@ -218,7 +218,7 @@ std::string as_table(const std::vector<Result>& results, size_t traces) {
   for (const Result& line : lines) {
     table.add({line.trace, line.method, grouped(line.n), grouped(line.k), percent(line.candidates),
                decimal(line.candidate_recall, 3), decimal(line.recall, 3), decimal(line.mass, 3),
-               decimal(line.error, 4), decimal(line.bytes_per_key, 0),
+               decimal(line.error, 4), decimal(line.bytes_per_key, 1),
                grouped(std::llround(line.microseconds))});
   }
   return table.text();

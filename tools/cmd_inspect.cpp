@@ -169,10 +169,11 @@ absl::StatusOr<Json> index_json(const Engine& engine, const std::string& path) {
 std::string index_text(const Json& index) {
   std::string text = fmt::format(
       "{}: format version {}, {} bytes, checksums ok\n"
-      "{} sequences of up to {} tokens, {} tokens held, {} bytes per key and KV head\n\nGeometry\n",
+      "{} sequences of up to {} tokens, {} tokens held, {:.1f} bytes per key and KV "
+      "head\n\nGeometry\n",
       index["index"].get<std::string>(), index["format_version"].get<int64_t>(),
       grouped(index["bytes"]), index["sequences"].get<int64_t>(), grouped(index["capacity"]),
-      grouped(index["tokens"]), index["bytes_per_key"].get<int64_t>());
+      grouped(index["tokens"]), index["bytes_per_key"].get<double>());
   for (const auto& [name, value] : index["geometry"].items()) {
     text += fmt::format("  {:<11}{}\n", name,
                         value.is_string() ? value.get<std::string>() : value.dump());

@@ -132,11 +132,12 @@ class Retriever {
   absl::Status open_step() {
     CLI_ASSIGN_OR_RETURN(plan_, create_plan(stored_.index.get(), config_.get(), queries_->heads(),
                                             sequence(), About::kOptions));
-    CLI_ASSIGN_OR_RETURN(candidates_, plan_candidates(plan_.get()));
-    CLI_ASSIGN_OR_RETURN(const std::string k, config_value(config_.get(), "k"));
-    CLI_ASSIGN_OR_RETURN(k_, parse_integer("k", k, 0, INT32_MAX));
-    CLI_ASSIGN_OR_RETURN(hits_, Hits::create(engine_, stored_.geometry.kv_heads, queries_->heads(),
-                                             k_, candidates_));
+    CLI_ASSIGN_OR_RETURN(
+        const HitSizes sizes,
+        hit_sizes(plan_.get(), config_.get(), stored_.geometry.kv_heads, queries_->heads()));
+    k_ = sizes.k;
+    candidates_ = sizes.candidates;
+    CLI_ASSIGN_OR_RETURN(hits_, Hits::create(engine_, sizes));
     return absl::OkStatus();
   }
 

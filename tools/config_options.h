@@ -27,9 +27,9 @@ absl::StatusOr<std::vector<OptionText>> library_options();
 
 // Names as the library has them, of all that decides the records and a step of a trace.
 inline constexpr std::string_view kCodecAndStepOptions[] = {
-    "codec",      "vote",         "center", "balance",    "rounds",     "seed",
-    "value_norm", "tail",         "k",      "candidates", "vote_group", "rho_of",
-    "rank",       "tail_samples", "share",  "k_min"};
+    "codec",  "vote",       "center",       "balance", "fit",        "rounds",
+    "seed",   "value_norm", "tail",         "k",       "candidates", "vote_group",
+    "rho_of", "rank",       "tail_samples", "share",   "k_min"};
 
 using OptionValues = std::map<std::string, std::string, std::less<>>;
 

@@ -30,7 +30,7 @@ class Method {
   // Queries come in ascending order of their positions.
   virtual absl::StatusOr<Answer> answer(int64_t query, const Exact& exact) = 0;
   // Memory that the method keeps close for one token of the zone and one KV head.
-  virtual int64_t bytes_per_key() const = 0;
+  virtual double bytes_per_key() const = 0;
 };
 
 // Where regions begin and end, and which queries fit.

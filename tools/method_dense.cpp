@@ -65,10 +65,10 @@ class Dense : public Method {
   }
 
   // K and V themselves; streaming keeps nothing of the zone.
-  int64_t bytes_per_key() const override {
+  double bytes_per_key() const override {
     if (kind_ == DenseKind::kStreaming) return 0;
-    return trace_.head_dim() * dtype_bytes(trace_.keys.dtype) +
-           trace_.value_dim() * dtype_bytes(trace_.values.dtype);
+    return static_cast<double>(trace_.head_dim() * dtype_bytes(trace_.keys.dtype) +
+                               trace_.value_dim() * dtype_bytes(trace_.values.dtype));
   }
 
  private:

@@ -82,11 +82,10 @@ absl::Status Retrieval::create_index() {
 absl::Status Retrieval::create_step() {
   CLI_ASSIGN_OR_RETURN(
       plan_, create_plan(index_.get(), config_.get(), trace_.query_heads(), 0, About::kOptions));
-  CLI_ASSIGN_OR_RETURN(const int64_t candidates, plan_candidates(plan_.get()));
-  CLI_ASSIGN_OR_RETURN(const std::string k, config_value(config_.get(), "k"));
-  CLI_ASSIGN_OR_RETURN(k_, parse_integer("k", k, 0, INT32_MAX));
-  CLI_ASSIGN_OR_RETURN(
-      hits_, Hits::create(engine_, trace_.kv_heads(), trace_.query_heads(), k_, candidates));
+  CLI_ASSIGN_OR_RETURN(const HitSizes sizes, hit_sizes(plan_.get(), config_.get(),
+                                                       trace_.kv_heads(), trace_.query_heads()));
+  k_ = sizes.k;
+  CLI_ASSIGN_OR_RETURN(hits_, Hits::create(engine_, sizes));
   CLI_ASSIGN_OR_RETURN(
       auto output, DeviceArray<float>::create(engine_, trace_.query_heads() * trace_.value_dim()));
   output_ = std::make_unique<DeviceArray<float>>(std::move(output));

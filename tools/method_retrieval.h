@@ -23,7 +23,7 @@ class Retrieval : public Method {
                                                            const Setting& setting);
 
   absl::StatusOr<Answer> answer(int64_t query, const Exact& exact) override;
-  int64_t bytes_per_key() const override { return bytes_per_key_; }
+  double bytes_per_key() const override { return bytes_per_key_; }
 
   const pkv_codec* codec() const { return codec_.get(); }
   const pkv_index* index() const { return index_.get(); }
@@ -53,7 +53,7 @@ class Retrieval : public Method {
   std::vector<Memory> rows_;  // K and V of the hits
   int64_t k_ = 0;
   int64_t indexed_ = 0;
-  int64_t bytes_per_key_ = 0;
+  double bytes_per_key_ = 0;
 };
 
 }  // namespace pkv::cli

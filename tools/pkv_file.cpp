@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kHeaderBytes = 64;
 constexpr int64_t kEntryBytes = 32;
 constexpr uint32_t kMaxSections = 64;
-constexpr int64_t kGeometryBytes = 80;
+constexpr int64_t kGeometryBytes = 88;
 
 template <class T>
 T number_at(const char* bytes, int64_t offset) {
@@ -39,6 +39,7 @@ absl::Status take_geometry(const InputFile& input, PkvFile& file) {
   file.isolates = number_at<int32_t>(bytes.data(), 48) != 0;
   file.sequences = number_at<int32_t>(bytes.data(), 52);
   file.capacity = number_at<int64_t>(bytes.data(), 64);
+  file.fits_picked = number_at<int32_t>(bytes.data(), 84) != 0;
   return absl::OkStatus();
 }
 

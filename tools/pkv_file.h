@@ -25,7 +25,8 @@ struct PkvFile {
   // Of GEOM: what pkv_geometry does not say.
   bool center = false;
   bool balance = false;
-  bool isolates = false;  // nonfinite = isolate
+  bool fits_picked = false;  // fit = picked
+  bool isolates = false;     // nonfinite = isolate
   int32_t sequences = 0;
   int64_t capacity = 0;
 };

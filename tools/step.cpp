@@ -1,16 +1,29 @@
 #include "tools/step.h"
 
+#include "tools/config_options.h"
+#include "tools/element.h"
+
 namespace pkv::cli {
 namespace {
 
 enum IntArray { kPositions, kCounts, kCandidates, kCandidateCounts };
-enum FloatArray { kScores, kEstimates, kRestLse };
+enum FloatArray { kScores, kEstimates, kRestLse, kSampleEstimates };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Hits>> Hits::create(const Engine& engine, int64_t kv_heads,
-                                                   int64_t query_heads, int64_t k,
-                                                   int64_t candidates) {
+absl::StatusOr<HitSizes> hit_sizes(const pkv_plan* plan, const pkv_config* config, int64_t kv_heads,
+                                   int64_t query_heads) {
+  HitSizes sizes = {.kv_heads = kv_heads, .query_heads = query_heads};
+  CLI_ASSIGN_OR_RETURN(const std::string k, config_value(config, "k"));
+  CLI_ASSIGN_OR_RETURN(sizes.k, parse_integer("k", k, 0, INT32_MAX));
+  CLI_ASSIGN_OR_RETURN(const std::string samples, config_value(config, "tail_samples"));
+  CLI_ASSIGN_OR_RETURN(sizes.samples, parse_integer("tail_samples", samples, 0, INT32_MAX));
+  CLI_RETURN_IF_ERROR(from_library(pkv_plan_candidates(plan, &sizes.candidates), About::kOptions));
+  return sizes;
+}
+
+absl::StatusOr<std::unique_ptr<Hits>> Hits::create(const Engine& engine, const HitSizes& sizes) {
+  const auto& [kv_heads, query_heads, k, candidates, samples] = sizes;
   std::unique_ptr<Hits> hits(new Hits());
   hits->k_ = k;
   hits->stride_ = candidates;
@@ -18,7 +31,8 @@ absl::StatusOr<std::unique_ptr<Hits>> Hits::create(const Engine& engine, int64_t
     CLI_ASSIGN_OR_RETURN(auto array, DeviceArray<int32_t>::create(engine, count));
     hits->ints_.push_back(std::move(array));
   }
-  for (const int64_t count : {kv_heads * k, query_heads * candidates, query_heads}) {
+  for (const int64_t count :
+       {kv_heads * k, query_heads * candidates, query_heads, query_heads * samples}) {
     CLI_ASSIGN_OR_RETURN(auto array, DeviceArray<float>::create(engine, count));
     hits->floats_.push_back(std::move(array));
   }
@@ -31,6 +45,7 @@ absl::StatusOr<std::unique_ptr<Hits>> Hits::create(const Engine& engine, int64_t
   raw.scores = hits->floats_[kScores].device();
   raw.estimates = hits->floats_[kEstimates].device();
   raw.rest_lse = hits->floats_[kRestLse].device();
+  raw.sample_estimates = hits->floats_[kSampleEstimates].device();
   return hits;
 }
 
@@ -73,12 +88,6 @@ absl::StatusOr<Plan> create_plan(const pkv_index* index, const pkv_config* confi
   pkv_plan* plan = nullptr;
   CLI_RETURN_IF_ERROR(from_library(pkv_plan_create(index, config, &desc, &plan), about));
   return Plan(plan);
-}
-
-absl::StatusOr<int64_t> plan_candidates(const pkv_plan* plan) {
-  int64_t candidates = 0;
-  CLI_RETURN_IF_ERROR(from_library(pkv_plan_candidates(plan, &candidates), About::kOptions));
-  return candidates;
 }
 
 }  // namespace pkv::cli

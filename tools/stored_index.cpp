@@ -58,7 +58,12 @@ OptionValues codec_values(const StoredIndex& stored) {
   values["seed"] = std::to_string(g.seed);
   values["value_norm"] = on_off(g.value_norm != 0);
   values["nonfinite"] = stored.file.isolates ? "isolate" : "refuse";
-  if (g.sketch_bits != 0) values["tail"] = fmt::format("sketch{}", g.sketch_bits);
+  values["fit"] = stored.file.fits_picked ? "picked" : "keys";
+  if (g.sketch_stride > 1) {
+    values["tail"] = "sampled";
+  } else if (g.sketch_bits != 0) {
+    values["tail"] = fmt::format("sketch{}", g.sketch_bits);
+  }
   return values;
 }
 

@@ -1,5 +1,6 @@
 #include "tools/votes.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -31,22 +32,24 @@ absl::StatusOr<RecordCopy> RecordCopy::create(const Engine& engine, const pkv_ge
   pkv_records& records = copy.records_;
   records.struct_size = sizeof records;
   records.row_tokens = tokens;
-  const auto plane = [&](int32_t bytes_per_token, auto*& pointer) -> absl::Status {
-    if (bytes_per_token == 0) return absl::OkStatus();
+  const auto plane = [&](int64_t entries, int32_t entry_bytes, auto*& pointer) -> absl::Status {
+    if (entry_bytes == 0) return absl::OkStatus();
     CLI_ASSIGN_OR_RETURN(Memory memory,
-                         Memory::create(engine, PKV_ALLOC_HOST, tokens * bytes_per_token));
+                         Memory::create(engine, PKV_ALLOC_HOST, entries * entry_bytes));
     pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(memory.data());
     copy.planes_.push_back(std::move(memory));
     return absl::OkStatus();
   };
-  CLI_RETURN_IF_ERROR(plane(sizes.signs, records.signs));
-  CLI_RETURN_IF_ERROR(plane(sizes.vote_factors, records.vote_factors));
-  CLI_RETURN_IF_ERROR(plane(sizes.codes, records.codes));
-  CLI_RETURN_IF_ERROR(plane(sizes.factors, records.factors));
-  CLI_RETURN_IF_ERROR(plane(sizes.value_signs, records.value_signs));
-  CLI_RETURN_IF_ERROR(plane(sizes.value_codes, records.value_codes));
-  CLI_RETURN_IF_ERROR(plane(sizes.value_factors, records.value_factors));
-  CLI_RETURN_IF_ERROR(plane(sizes.value_norms, records.value_norms));
+  const int64_t stride = std::max(1, sizes.sketch_stride);
+  const int64_t sketches = (tokens + stride - 1) / stride;
+  CLI_RETURN_IF_ERROR(plane(tokens, sizes.signs, records.signs));
+  CLI_RETURN_IF_ERROR(plane(tokens, sizes.vote_factors, records.vote_factors));
+  CLI_RETURN_IF_ERROR(plane(tokens, sizes.codes, records.codes));
+  CLI_RETURN_IF_ERROR(plane(tokens, sizes.factors, records.factors));
+  CLI_RETURN_IF_ERROR(plane(sketches, sizes.value_signs, records.value_signs));
+  CLI_RETURN_IF_ERROR(plane(sketches, sizes.value_codes, records.value_codes));
+  CLI_RETURN_IF_ERROR(plane(sketches, sizes.value_factors, records.value_factors));
+  CLI_RETURN_IF_ERROR(plane(tokens, sizes.value_norms, records.value_norms));
   CLI_RETURN_IF_ERROR(from_library(
       pkv_index_export_sync(index, engine.stream(), sequence, kv_head, 0, tokens, &records),
       About::kInput));

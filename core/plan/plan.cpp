@@ -122,9 +122,12 @@ absl::Status Plan::check_codec() const {
   PKV_RETURN_IF_ERROR(compare("codec", config.codec, codec.codec));
   PKV_RETURN_IF_ERROR(compare("vote", config.vote, codec.vote));
   PKV_RETURN_IF_ERROR(compare("rounds", config.rounds, codec.rounds));
-  PKV_RETURN_IF_ERROR(compare("tail (bits of the sketch)", config.sketch_bits, codec.sketch_bits));
-  PKV_RETURN_IF_ERROR(
-      compare("tail (stride of the sketch)", config.sketch_stride, codec.sketch_stride));
+  if (config.sketch_bits != 0) {  // a tail that reads no sketch goes with any
+    PKV_RETURN_IF_ERROR(
+        compare("tail (bits of the sketch)", config.sketch_bits, codec.sketch_bits));
+    PKV_RETURN_IF_ERROR(
+        compare("tail (stride of the sketch)", config.sketch_stride, codec.sketch_stride));
+  }
   PKV_RETURN_IF_ERROR(compare("value_norm", config.value_norm, codec.value_norm));
   PKV_RETURN_IF_ERROR(compare("seed", config.seed, codec.seed));
   const CodecOptions wanted = config_.codec_options();

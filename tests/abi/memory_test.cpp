@@ -101,6 +101,7 @@ void exhaust(
 }
 
 constexpr int kHeads = 2;
+constexpr int kSamples = 512;  // tail_samples of the default profile
 constexpr int kTokens = 64;
 constexpr int kDim = 32;
 constexpr int kK = 8;
@@ -241,6 +242,7 @@ void test_all() {
   std::vector<int32_t> candidate_counts(kHeads);
   std::vector<float> estimates(kHeads * c);
   std::vector<float> rest(kHeads);
+  std::vector<float> samples(kHeads * kSamples);
   std::vector<float> row_keys(kHeads * kK * kDim);
   std::vector<float> row_values(kHeads * kK * kDim);
   std::vector<float> output(kHeads * kDim);
@@ -252,6 +254,7 @@ void test_all() {
   hits.candidate_counts = candidate_counts.data();
   hits.estimates = estimates.data();
   hits.rest_lse = rest.data();
+  hits.sample_estimates = samples.data();
   exhaust("retrieve", [&] { return pkv_retrieve(plan, stream, &query, nullptr, &hits); });
   pkv_rows source;
   pkv_rows_init(&source, sizeof(source));

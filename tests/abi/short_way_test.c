@@ -6,7 +6,7 @@
 
 #include "tests/abi/check.h"
 
-enum { HEADS = 2, QUERY_HEADS = 4, TOKENS = 512, DIM = 128, K = 100 };
+enum { HEADS = 2, QUERY_HEADS = 4, TOKENS = 512, DIM = 128, K = 100, SAMPLES = 512 };
 
 static pkv_tensor view(float *data, int32_t ndim, const int64_t *shape) {
   pkv_tensor tensor;
@@ -124,6 +124,7 @@ void test_short_way(void) {
   hits.candidate_counts = malloc(HEADS * sizeof(int32_t));
   hits.estimates = malloc((size_t)(QUERY_HEADS * c) * sizeof(float));
   hits.rest_lse = malloc(QUERY_HEADS * sizeof(float));
+  hits.sample_estimates = malloc((size_t)(QUERY_HEADS * SAMPLES) * sizeof(float));
   CHECK_OK(pkv_retrieve(plan, stream, &query, scratch, &hits));
 
   CHECK_OK(pkv_rows_init(&source, sizeof(source)));
@@ -157,6 +158,7 @@ void test_short_way(void) {
   free(hits.candidate_counts);
   free(hits.estimates);
   free(hits.rest_lse);
+  free(hits.sample_estimates);
   CHECK_OK(pkv_device_free(device, scratch));
   pkv_plan_destroy(plan);
   pkv_index_destroy(index);

@@ -58,6 +58,11 @@ TEST_CASE("plan: an option of the codec that differs is named with both values")
   Setup sketch({{"head_dim", "16"}, {"tail", "sketch4"}});
   check_refused(Plan::create(sketch.index, config_of({{"head_dim", "16"}}), sketch.desc).status(),
                 absl::StatusCode::kFailedPrecondition, {"tail (stride of the sketch)", "16", "1"});
+  // A tail that reads no sketch goes with a codec that has one.
+  for (const char* tail : {"drop", "mean"}) {
+    const Config config = config_of({{"head_dim", "16"}, {"tail", tail}});
+    require_ok(Plan::create(sketch.index, config, sketch.desc).status());
+  }
   // Options of the step and of append may differ.
   Config config = setup.config;
   for (const auto& [name, value] : Options{{"k", "3"},
