@@ -254,6 +254,23 @@ typedef struct pkv_attend_args {
   float *lse;                      /* [b, hq]; NULL: not wanted */
 } pkv_attend_args;
 
+/* A whole decoding step (4 to 8) in one call: the stages' results, one after the other, without
+ * what only passes from one to the next. Each member is filled in as for its stage, but
+ *  - vote.votes is NULL: the votes are not wanted;
+ *  - fetch.source_keys and fetch.source_values are read in place at the positions that rerank
+ *    finds; fetch.keys, fetch.values, attend.row_keys and attend.row_values have ndim 0;
+ *  - attend.output.ndim = 0: no attention, the step ends with rerank.
+ * Stages that feed another share pointers: select.candidates is rerank.candidates, and so on. */
+typedef struct pkv_step_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  pkv_vote_args vote;
+  pkv_select_args select;
+  pkv_rerank_args rerank;
+  pkv_fetch_args fetch;
+  pkv_attend_args attend;
+} pkv_step_args;
+
 /* One stage. `supports` refuses with a sentence; only sizes, dtypes and options of its arguments
  * are read. `scratch_bytes` likewise; the answer holds for any smaller lengths. */
 #define PKV_STAGE_SLOTS(Args)                                                                   \
@@ -283,8 +300,11 @@ typedef struct pkv_fetch_slots {
 typedef struct pkv_attend_slots {
   PKV_STAGE_SLOTS(pkv_attend_args);
 } pkv_attend_slots;
+typedef struct pkv_step_slots {
+  PKV_STAGE_SLOTS(pkv_step_args);
+} pkv_step_slots;
 
-/* The table. All slots of ABI 1.0 are required. */
+/* The table. All slots but the optional ones at the end are required. */
 typedef struct pkv_backend {
   uint32_t struct_size;
   uint32_t abi_major; /* PKV_BACKEND_ABI_MAJOR it was built with */
@@ -344,6 +364,14 @@ typedef struct pkv_backend {
   pkv_rerank_slots rerank;
   pkv_fetch_slots fetch;
   pkv_attend_slots attend;
+
+  /* Optional: NULL where a backend has nothing of the kind. */
+  pkv_step_slots step;
+  /* Sets an option of an open device, for the calls that come. INVALID_ARGUMENT names the value and
+   * what is accepted, an option that the backend lacks included. */
+  pkv_status (*device_set)(pkv_backend_device *device, const char *name, const char *value);
+  /* Runs on the caller's threads from now on; NULL: on the backend's own again. Copied. */
+  pkv_status (*device_parallel)(pkv_backend_device *device, const pkv_parallel *parallel);
 } pkv_backend;
 
 /* Returns the backend's table, valid until the process ends, or NULL after host->report with the

@@ -80,6 +80,22 @@ enum { PKV_RANK_MEAN = 1, PKV_RANK_GROUP = 2 };
 enum { PKV_TAIL_DROP = 1, PKV_TAIL_MEAN = 2, PKV_TAIL_SKETCH = 3, PKV_TAIL_SAMPLED = 4 };
 enum { PKV_V_SOURCE_OWN = 1, PKV_V_SOURCE_K_PREFIX = 2, PKV_V_SOURCE_NONE = 3 };
 
+/* A caller's own thread pool, for backends on the CPU. The functions are called from the thread
+ * that called into the library and must work for several such threads at once. */
+typedef struct pkv_parallel {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void *user;
+  /* Threads that `run` may use at once, >= 1; `worker` below is smaller. */
+  int32_t (*workers)(void *user);
+  /* Calls body(context, index, worker) once for every index in 0..count-1, in any order, never for
+   * two indices at once with the same worker, and returns when all have returned. */
+  void (*run)(void *user, int64_t count, void (*body)(void *context, int64_t index, int32_t worker),
+              void *context);
+  /* Not 0: give up what is running, between blocks. May be NULL: never. */
+  int32_t (*cancelled)(void *user);
+} pkv_parallel;
+
 /* What a key record consists of: all that fixes its bytes, apart from the fitted parameters.
  * Frozen within a major interface version; grows at the end. */
 typedef struct pkv_geometry {
