@@ -1,4 +1,5 @@
-"""A minimal ctypes binding of the stage API: numpy arrays in, status checks, nothing else.
+"""A minimal ctypes binding of the stage API and of the codec's fit: numpy arrays in, status checks,
+nothing else.
 
 The environment variable PARISKV_LIBRARY names the library, PKV_BACKEND the backend, by default
 cpu_ref. Only backends whose device memory is host memory can be used here."""
@@ -111,7 +112,7 @@ class Library:
     def record_sizes(self, geometry):
         out = s.RecordSizes()
         self.call("pkv_record_sizes_get", c.byref(geometry), c.byref(out))
-        return {name: getattr(out, name) for name in (*s.PLANES, "total")}
+        return {name: getattr(out, name) for name, *_ in s.RecordSizes._fields_[1:]}
 
     def fit_params(self, sums, center_on, balance_on, heads, dim, value_dim):
         """(center, balance, inv_balance, value_center) from FitArgs that hold sums."""
@@ -125,6 +126,38 @@ class Library:
             *(s.P(pointer(array)) for array in (*out, value)),
         )
         return (*out, value)
+
+    def codec_fit(self, options, keys, queries=None, values=None):
+        """{name: float32 [h, ..]} of a codec fitted with the default profile and `options`; tensors
+        keys [h, n, d], queries [hq, m, d], values [h, n, dv]."""
+        config, codec = s.P(), s.P()
+        self.call("pkv_config_create", b"default", c.byref(config))
+        try:
+            for name, value in options.items():
+                self.call("pkv_config_set", config, name.encode(), str(value).encode())
+            tensors = (None if t is None else c.byref(t) for t in (keys, queries, values))
+            self.call(
+                "pkv_codec_fit_sync", self.device, self.stream, config, *tensors, c.byref(codec)
+            )
+            return self.codec_numbers(codec, keys.view.shape[-1])
+        finally:
+            self.lib.pkv_codec_destroy(codec)
+            self.lib.pkv_config_destroy(config)
+
+    def codec_numbers(self, codec, dim):
+        data, geometry = s.CodecData(), s.Geometry()
+        self.call("pkv_codec_export", codec, c.byref(data))
+        self.call("pkv_codec_geometry", codec, c.byref(geometry))
+        widths = {"center": dim, "balance": dim, "value_center": geometry.value_dim}
+        numbers = {}
+        for name, width in widths.items():
+            address = getattr(data, name)
+            if address is None:
+                numbers[name] = None
+                continue
+            source = (c.c_float * (data.kv_heads * width)).from_address(address)
+            numbers[name] = np.array(source, np.float32).reshape(data.kv_heads, width)
+        return numbers
 
     def new_store(self, geometry, rows, capacity):
         """(Store, its bytes) for `rows` rows, filled with a pattern."""
@@ -140,7 +173,8 @@ class Library:
         return s.Store(base=pointer(memory), row_bytes=size.value, capacity=capacity), memory
 
     def convert_store(self, direction, geometry, store, row, begin, count, planes):
-        """export: fills `planes` (name to array [count, ..]); import: reads them."""
+        """export: fills `planes` (name to array [count, ..], value planes [sketches, ..]); import:
+        reads them."""
         records = s.Records(
             row_tokens=count, **{name: pointer(plane) for name, plane in planes.items()}
         )

@@ -1,4 +1,4 @@
-"""Deterministic cases: shapes, options and kinds of numbers for the comparison with the library."""
+"""Generated cases: shapes, options and kinds of numbers for the comparison with the library."""
 
 from dataclasses import dataclass, replace
 
@@ -38,6 +38,8 @@ QUERY_KINDS = (
     "overflow",
     "nonfinite",
 )
+SAMPLE_KINDS = ("normal", "bad_rows", "opposite", "cancelling")
+STRIDES = (1, 16, 2, 3, 17, 64, 65_536)
 COUNT = 400
 COST_LIMIT = 300_000  # elements of keys
 
@@ -56,7 +58,10 @@ class Case:
     key_kind: str
     query_kind: str
     value_kind: str
-    params: str  # "off", "fit", "random"
+    params: str  # "off", "fit", "picked", "random", "far"
+    queries_as: int  # of the fit
+    fit_weights: str  # "none", "few", "many", "zero"
+    sample_kind: str
     encode_values: bool
     vote_group: int
     rho_of: int
@@ -115,6 +120,7 @@ def make_geometry(rng, index):
         vote=pick(rng, (model.TIER, model.GRADED), (2, 3)),
         rounds=pick(rng, (1, 2)) if power_of_two else 1,
         sketch_bits=pick(rng, (0, 2, 4)) if source != model.NONE else 0,
+        sketch_stride=pick(rng, STRIDES, (6, 4, 1, 1, 1, 1, 1)),
         value_norm=pick(rng, (0, 1), (3, 1)) if source != model.NONE else 0,
         seed=int(rng.integers(0, 2**63)) * 2 + int(rng.integers(0, 2)),
     )
@@ -136,7 +142,9 @@ def make_case(index):
     if encode_values:
         tails.append(model.MEAN)
     if geometry.sketch_bits:
-        tails += [model.SKETCH, model.SKETCH]
+        tails += [model.SAMPLED, model.SAMPLED]
+        if geometry.stride == 1:
+            tails += [model.SKETCH, model.SKETCH]
     rank = pick(rng, (model.RANK_MEAN, model.RANK_GROUP))
     plain = index % 2 == 0
     scales = (1 / np.sqrt(geometry.head_dim), 1.0, 0.01, 1e6, 1e-30)
@@ -160,12 +168,15 @@ def make_case(index):
         query_kind="normal" if plain and index % 8 else pick(rng, QUERY_KINDS),
         value_kind=pick(rng, ("normal", "zeros", "nonfinite", "huge", "brink"), (6, 1, 2, 1, 1)),
         params=pick(rng, ("off", "fit", "random"), (1, 4, 2)),
+        queries_as=pick(rng, (model.QUERIES_HEADS, model.QUERIES_SUM)),
+        fit_weights=pick(rng, ("none", "few", "many", "zero"), (5, 4, 2, 1)),
+        sample_kind=pick(rng, SAMPLE_KINDS, (4, 1, 1, 1)),
         encode_values=bool(encode_values),
         vote_group=pick(rng, vote_groups),
         rho_of=pick(rng, (1, 2)) if geometry.vote == model.TIER else 1,
         rank=rank,
         tail=pick(rng, tails),
-        tail_samples=pick(rng, (1, 7, 64, 512, 100_000)),
+        tail_samples=pick(rng, (1, 7, 64, 512, 5000)),
         k=pick(rng, (0, 1, 5, 33, 100, 700)),
         schedule=schedule,
         scale=float(np.float32(pick(rng, scales, (4, 2, 1, 1, 1)))),
@@ -174,110 +185,3 @@ def make_case(index):
         pieces=pick(rng, (1, 2, 3)),
         parts=pick(rng, (0, 1, 2, 4)),
     )
-
-
-AUTO = ((32_768, 50_000), (131_072, 20_000), (2**63 - 1, 10_000))
-PAPER = ((131_072, 100_000), (2**63 - 1, 50_000))
-
-
-def with_geometry(case, **fields):
-    return replace(case, geometry=replace(case.geometry, **fields))
-
-
-def make_sweep(index, dim):
-    """Every dimension, with few keys."""
-    power_of_two = dim & (dim - 1) == 0
-    case = replace(
-        make_case(index), length=19, batch=1, group=2, key_kind="channels", query_kind="normal"
-    )
-    return with_geometry(
-        case,
-        head_dim=dim,
-        value_dim=0 if case.geometry.v_source == model.NONE else dim,
-        rounds=2 if power_of_two and index % 2 else 1,
-    )
-
-
-def make_long(index, length, vote, kind, dim=8, schedule=AUTO, rho_of=1):
-    """Around the numbers of keys at which the tier vote and the schedules change."""
-    case = replace(
-        make_case(index),
-        length=length,
-        batch=1,
-        group=2,
-        key_kind=kind,
-        query_kind="normal",
-        value_kind="normal",
-        schedule=schedule,
-        rho_of=rho_of,
-        vote_group=1,
-        pieces=2,
-    )
-    return with_geometry(
-        case,
-        kv_heads=1,
-        head_dim=dim,
-        value_dim=8,
-        v_source=model.OWN,
-        vote=vote,
-        rounds=1,
-    )
-
-
-LONG = (
-    (4999, model.TIER, "normal"),
-    (5000, model.TIER, "normal"),
-    (5000, model.TIER, "nonfinite"),  # fewer than 5,000 good keys
-    (9999, model.TIER, "clusters", 16),
-    (10_000, model.TIER, "normal", 8, PAPER, model.RHO_CENTROIDS),
-    (10_500, model.TIER, "nonfinite", 16, PAPER, model.RHO_CENTROIDS),
-    (29_999, model.TIER, "duplicates"),
-    (30_000, model.TIER, "channels", 16, PAPER),
-    (32_767, model.GRADED, "duplicates"),
-    (32_768, model.GRADED, "integers"),
-    (131_071, model.GRADED, "normal"),
-    (131_072, model.GRADED, "integers"),
-)
-
-
-def make_tied(index, dim, group):
-    """Tier points that hang on the order of fold, and sums of heads on theirs."""
-    kind = "integers" if index % 2 else "cancelling"
-    case = replace(
-        make_case(index),
-        length=1000,
-        batch=1,
-        group=group,
-        key_kind="normal",
-        query_kind=kind,
-        query_dtype="f32",
-        params="off",
-        vote_group=1,
-    )
-    return with_geometry(
-        case, kv_heads=1, head_dim=dim, value_dim=8, v_source=model.OWN, vote=model.TIER, rounds=1
-    )
-
-
-def make_far(index, dim):
-    """A centre so far out that <q, mu> is infinite or NaN; the estimates must not be."""
-    case = replace(
-        make_case(index),
-        length=33,
-        batch=1,
-        key_kind="far",
-        query_kind="far",
-        value_kind="normal",
-        key_dtype="f32",
-        query_dtype="f32",
-        params="far",
-    )
-    return with_geometry(case, kv_heads=1, head_dim=dim, value_dim=8, v_source=model.OWN, rounds=1)
-
-
-CASES = [make_case(index) for index in range(COUNT)]
-CASES += [make_sweep(COUNT + i, 8 * i + 8) for i in range(72)]
-CASES += [make_sweep(COUNT + 73 + 2 * i, 8 << i) for i in range(7)]
-CASES += [make_tied(COUNT + 88 + i, (24, 40, 48, 72)[i % 4], (1, 3, 7)[i % 3]) for i in range(12)]
-CASES += [make_far(COUNT + 120 + i, (8, 16, 24)[i % 3]) for i in range(12)]
-CASES += [make_long(COUNT + 100 + i, *options) for i, options in enumerate(LONG)]

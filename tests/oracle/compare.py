@@ -61,19 +61,42 @@ def votes(run, entry, head, index, n):
     assert_bits(got, want, f"votes of row {index}")
 
 
+def estimate_tolerance(run, want, size):
+    """0 for scalar codecs, which are exact. polar4: float64 sums rounded once, so half an ulp and
+    the noise of the float64 sum: 2^-23 |e| + d 2^-50 sum |terms|."""
+    if run.g.codec != model.POLAR4:
+        return np.zeros(want.shape)
+    return 2.0**-23 * np.abs(want) + run.g.head_dim * 2.0**-50 * size + 2.0**-149
+
+
+def assert_estimates(run, got, want, size, what):
+    if run.g.codec != model.POLAR4:
+        assert_bits(got, want, what)
+    else:
+        assert_close(got, want, estimate_tolerance(run, want, size), what)
+
+
 def estimates(run, entry, head, index):
-    """Scalar codecs bit for bit. polar4: float64 sums rounded once, so half an ulp and the noise of
-    the float64 sum: 2^-23 |e| + d 2^-50 sum |terms|."""
     group = run.case.group
     chosen = run.candidates(index)
     got = run.reranked["estimates"][entry, head * group : (head + 1) * group, : len(chosen)]
     taken = rerank.take(run.records[entry, head], chosen)
     want, size = rerank.estimates(run.g, run.params[head], taken, run.group_of(entry, head))
-    if run.g.codec != model.POLAR4:
-        assert_bits(got, want, f"estimates of row {index}")
-        return
-    tolerance = 2.0**-23 * np.abs(want) + run.g.head_dim * 2.0**-50 * size + 2.0**-149
-    assert_close(got, want, tolerance, f"estimates of row {index}")
+    assert_estimates(run, got, want, size, f"estimates of row {index}")
+
+
+def samples(run, entry, head, index, n):
+    """NaN exactly at bad keys and behind the samples; the rest as estimates."""
+    group = run.case.group
+    positions = run.samples(n)
+    got = run.reranked["sample_estimates"][entry, head * group : (head + 1) * group]
+    arguments = (run.g, run.params[head], run.records[entry, head], run.group_of(entry, head))
+    want, size = rerank.sample_estimates(*arguments, positions)
+    assert np.isnan(got[:, len(positions) :]).all(), f"unused samples of row {index}"
+    got = got[:, : len(positions)]
+    bad = np.isnan(want)
+    assert (np.isnan(got) == bad).all(), f"NaN samples of row {index}"
+    assert_estimates(run, got[~bad], want[~bad], size[~bad], f"samples of row {index}")
 
 
 def row_estimates(run, entry, head, index):
@@ -136,11 +159,22 @@ def hits(run, entry, head, index):
         assert got.min() >= best, f"a better candidate was left out in row {index}"
 
 
-def rest(run, entry, head, index):
+def row_samples(run, entry, head, n):
+    """The library's sample estimates [G, c], or the oracle's where the library was not asked."""
+    positions, group = run.samples(n), run.case.group
+    got = run.reranked["sample_estimates"]
+    if got is not None:
+        return got[entry, head * group : (head + 1) * group, : len(positions)]
+    arguments = (run.g, run.params[head], run.records[entry, head], run.group_of(entry, head))
+    return rerank.sample_estimates(*arguments, positions)[0]
+
+
+def rest(run, entry, head, index, n):
     """One fp32 rounding, float64 noise; polar4 as in score_tolerance."""
     case = run.case
-    args = (run.g, run.params[head], run.records[entry, head], run.group_of(entry, head))
-    want, largest = rerank.rest_lse(*args, run.candidates(index), case.tail_samples, case.scale)
+    est = row_samples(run, entry, head, n)
+    chosen = run.candidates(index)
+    want, largest = rerank.rest_lse(est, run.samples(n), n, chosen, case.scale)
     got = run.reranked["rest_lse"][entry, head * case.group : (head + 1) * case.group]
     noise = largest * (2.0**-50 if run.g.codec != model.POLAR4 else 2.0**-22) + 1e-11
     finite = np.where(np.isfinite(want), np.abs(want), 0)
@@ -152,8 +186,9 @@ def zone(run, entry, head, index, fetched):
         return None
     heads = slice(head * run.case.group, (head + 1) * run.case.group)
     chosen = run.candidates(index)
-    row = run.row(entry, head)
+    row, n = run.row(entry, head), int(run.lengths[entry])
     return attend.Zone(
+        length=n,
         candidates=chosen,
         estimates=run.reranked["estimates"][entry, heads, : len(chosen)],
         rest_lse=run.reranked["rest_lse"][entry, heads],
@@ -161,13 +196,17 @@ def zone(run, entry, head, index, fetched):
         value_sums=run.encoded["value_sums"][row],
         good_count=int(run.encoded["good_counts"][row]),
         records=run.records[entry, head],
+        samples=run.samples(n),
+        sample_estimates=row_samples(run, entry, head, n),
     )
 
 
 def attention(run, entry, head, index, meaningful=1e-4):
     """Both sides compute in float64 and round once (f16, bf16: through fp32). A weight is off by
     its logit's noise `spread`; where products are so large that this is no longer small, nothing
-    can be compared. Returns the number of heads compared."""
+    can be compared. Of the samples' value, v_hat is off by 2 spread times the largest value, and
+    their number N by 4 spread relative, which moves l by at most spread. Returns the number of
+    heads compared."""
     case = run.case
     heads = slice(head * case.group, (head + 1) * case.group)
     raw, lse = run.attended
@@ -192,7 +231,9 @@ def attention(run, entry, head, index, meaningful=1e-4):
     with np.errstate(invalid="ignore"):
         finite = np.where(np.isfinite(want), np.abs(want), 0)
     tolerance = 1.001 * (half + 2.0**-24) * finite + SMALLEST[case.output_dtype]
-    noise = 4 * spread + (len(keys) + run.g.value_dim + 64) * 2.0**-51
+    samples = run.case.tail_samples if tail is not None else 0
+    terms = len(keys) + min(samples, int(run.lengths[entry])) + run.g.value_dim + 64
+    noise = 8 * spread + terms * 2.0**-51
     tolerance = tolerance + noise[:, None] * largest
     assert_close(got[ok], want[ok], tolerance[ok], f"output of row {index}")
     finite = np.where(np.isfinite(want_lse), np.abs(want_lse), 0)

@@ -2,7 +2,7 @@
 
 import pytest
 from binding import Library
-from cases import CASES
+from special_cases import CASES
 from steps import Steps
 
 

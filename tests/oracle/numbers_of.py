@@ -136,6 +136,21 @@ def query_numbers(rng, kind, shape, keys, dtype):
     return x
 
 
+def sample_numbers(rng, kind, sample):
+    """The fit's sample [hq, m, d] with rows that do not count, alone or as a sum of heads."""
+    sample = sample.copy()
+    heads, positions, dim = sample.shape
+    if kind == "bad_rows":  # one head at one position, all heads at another
+        sample[rng.integers(0, heads), 1, rng.integers(0, dim)] = rng.choice([np.nan, np.inf])
+        sample[:, 3] = 1e20
+        sample[rng.integers(0, heads), 4] = 3e38  # finite, its square is not
+    elif kind == "opposite":  # heads that cancel in the sum
+        sample[1::2] = -sample[: 2 * (heads // 2) : 2]
+    elif kind == "cancelling":  # in groups of three: heads too large to count, their sum is not
+        sample[0::3, 1::2], sample[1::3, 1::2] = 1e20, -1e20
+    return sample
+
+
 def value_numbers(rng, kind, shape, dtype):
     x = rng.standard_normal(shape) + 0.5
     if kind == "zeros":

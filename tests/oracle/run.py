@@ -12,11 +12,12 @@ from numbers_of import (
     key_numbers,
     lay_out,
     query_numbers,
+    sample_numbers,
     to_dtype,
     to_f32,
     value_numbers,
 )
-from oracle import encode, fit, model
+from oracle import encode, fit, model, rerank
 
 PATTERN = 0xA5
 PATTERN_F32 = np.full(4, PATTERN, np.uint8).view(np.float32)[0]
@@ -82,7 +83,15 @@ class Run:
         self.sample = data.get("sample")
         if self.sample is None:
             self.sample = 2 * rng.standard_normal((case.query_heads, 6, g.head_dim))
+            self.sample = sample_numbers(rng, case.sample_kind, self.sample)
         self.sample = self.sample.astype(np.float32)
+        self.weights = None
+        if case.fit_weights != "none":
+            shape = (g.kv_heads, case.length)
+            high = {"few": 3, "many": 2**31, "zero": 1}[case.fit_weights]
+            self.weights = rng.integers(0, high, shape).astype(np.int32)
+            if case.fit_weights == "few":
+                self.weights[rng.random(shape) < 0.7] = 0
 
     def make_params(self):
         """Parameters of all heads; those of "fit" come from the oracle."""
@@ -97,10 +106,14 @@ class Run:
                 value_center = rng.standard_normal(g.value_dim)
             elif case.params == "far":
                 center = far_center(g.head_dim)
-            elif case.params == "fit":
-                sums = self.fit_sums(head)
-                center, balance, fitted = fit.fit_params(sums)
-                value_center = value_center if fitted is None else fitted
+            elif case.params in ("fit", "picked"):
+                keys, values = self.zone_of(head)
+                if case.params == "picked":
+                    fitted = fit.fit_picked(g, keys, self.sample_of(head), values)
+                else:
+                    fitted = fit.fit_params(self.fit_sums(head))
+                center, balance = fitted[:2]
+                value_center = value_center if fitted[2] is None else fitted[2]
             arrays = [array.astype(np.float32) for array in (center, balance, value_center)]
             heads.append(model.make_params(g, *arrays))
         self.params = heads
@@ -112,26 +125,31 @@ class Run:
             column = [getattr(head, name) for head in heads]
             stacked = column[0] if "signs" in name else np.stack(column)
             self.param_arrays[name] = np.ascontiguousarray(stacked, np.float32)
-        self.geometry = structs.Geometry(**vars(g))
+        self.geometry = structs.Geometry(**{**vars(g), "sketch_stride": g.stride})
         self.codec = structs.CodecParams(
             geometry=ctypes.pointer(self.geometry),
             **{name: pointer(array) for name, array in self.param_arrays.items()},
         )
 
+    def zone_of(self, head):
+        """(keys [t, d], values [t, dv] or None) of entry 0, which the fit sees."""
+        values = self.values[0, head] if self.case.encode_values else None
+        return self.keys[0, head], values
+
+    def sample_of(self, head):
+        """float32 [G, m, d]."""
+        group = self.case.group
+        return self.sample[head * group : (head + 1) * group]
+
     def pivot(self, head):
-        """The first usable key of entry 0, zeros if there is none."""
-        keys = self.keys[0, head]
-        good = fit.usable(keys)
-        if self.case.encode_values:
-            good &= fit.usable(self.values[0, head])
-        index = np.flatnonzero(good)
-        return keys[index[0]] if len(index) else np.zeros(self.g.head_dim, np.float32)
+        return fit.pivot(*self.zone_of(head))
 
     def fit_sums(self, head):
-        group = self.case.group
-        sample = self.sample[head * group : (head + 1) * group].reshape(-1, self.g.head_dim)
-        values = self.values[0, head] if self.case.encode_values else None
-        return fit.fit_sums(self.pivot(head), self.keys[0, head], sample, values)
+        keys, values = self.zone_of(head)
+        as_sum = self.case.queries_as == model.QUERIES_SUM
+        rows = fit.query_rows(self.sample_of(head), as_sum)
+        weights = None if self.weights is None else self.weights[head]
+        return fit.fit_sums(self.pivot(head), keys, rows, values, weights)
 
     def key_tensor(self, view):
         return tensor(view, LIBRARY_TYPES[self.case.key_dtype], offset=64)
@@ -219,7 +237,7 @@ class Run:
 
     @cached_property
     def plane_shapes(self):
-        """{name: (shape per token, dtype)} of the canonical planes."""
+        """{name: (shape per token or sketch, dtype)} of the canonical planes."""
         g = self.g
         shapes = {"signs": ((g.subspaces,), np.uint8)}
         if g.vote == model.GRADED:
@@ -235,6 +253,16 @@ class Run:
         return shapes
 
     def export(self, store, row, begin, count):
-        planes = {k: patterned((count, *s), t) for k, (s, t) in self.plane_shapes.items()}
+        sketches = self.sketches(begin, count)
+        planes = {}
+        for name, (shape, dtype) in self.plane_shapes.items():
+            entries = sketches if name in rerank.SKETCH_PLANES else count
+            planes[name] = patterned((entries, *shape), dtype)
         self.library.convert_store("export", self.geometry, store, row, begin, count, planes)
         return planes
+
+    def sketches(self, begin, count):
+        """How many of the positions [begin, begin + count) have a sketch."""
+        if not self.g.sketch_bits:
+            return 0
+        return int(np.sum((begin + np.arange(count)) % self.g.stride == 0))

@@ -6,7 +6,7 @@ import numpy as np
 import structs
 from binding import tensor
 from numbers_of import LIBRARY_TYPES, lay_out, to_dtype, to_f32
-from oracle import model, vote
+from oracle import model, rerank, vote
 from run import Run, patterned
 
 
@@ -70,6 +70,10 @@ class Steps(Run):
         positions, counts = self.selected
         return positions[index, : counts[index]]
 
+    def samples(self, n):
+        """The oracle's sample positions of a row."""
+        return rerank.sample_positions(n, self.g.stride, self.case.tail_samples)
+
     @cached_property
     def reranked(self):
         case = self.case
@@ -82,9 +86,14 @@ class Steps(Run):
                 (case.batch, case.query_heads, self.candidate_stride), np.float32
             ),
             "rest_lse": patterned((case.batch, case.query_heads), np.float32),
+            "sample_estimates": patterned(
+                (case.batch, case.query_heads, case.tail_samples), np.float32
+            ),
         }
         if case.tail == model.DROP and case.index % 5 == 0:
             out["estimates"] = out["rest_lse"] = None
+        if case.tail in (model.DROP, model.MEAN) and case.index % 3 == 0:
+            out["sample_estimates"] = None
         self.library.stage(
             "rerank",
             query_heads=case.query_heads,
@@ -178,6 +187,7 @@ class Steps(Run):
                 candidate_counts=self.selected[1],
                 estimates=self.reranked["estimates"],
                 rest_lse=self.reranked["rest_lse"],
+                sample_estimates=self.reranked["sample_estimates"],
                 value_sums=self.encoded["value_sums"],
                 good_counts=self.encoded["good_counts"],
             )
@@ -188,6 +198,7 @@ class Steps(Run):
             part_count=case.parts,
             scale=case.scale,
             k=case.k,
+            tail_samples=case.tail_samples,
             codec=self.codec,
             batch=self.batch,
             queries=self.query_tensor(),

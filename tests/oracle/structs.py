@@ -1,4 +1,5 @@
-"""ctypes mirrors of pariskv_types.h and of the stage arguments of pariskv_backend.h."""
+"""ctypes mirrors of pariskv_types.h, of the stage arguments of pariskv_backend.h, and of
+pkv_codec_data."""
 
 import ctypes as c
 
@@ -46,6 +47,8 @@ class Geometry(Struct):
         ("sketch_bits", I32),
         ("value_norm", I32),
         ("seed", c.c_uint64),
+        ("sketch_stride", I32),
+        ("reserved", I32),
     ]
 
 
@@ -68,7 +71,9 @@ class Records(Struct):
 
 
 class RecordSizes(Struct):
-    _fields_ = [("struct_size", U32)] + [(name, I32) for name in PLANES] + [("total", I32)]
+    _fields_ = [("struct_size", U32)] + [
+        (name, I32) for name in (*PLANES, "total", "sketch", "sketch_stride")
+    ]
 
 
 class CodecParams(Struct):
@@ -104,13 +109,15 @@ class Batch(Struct):
 class FitArgs(Struct):
     _fields_ = [
         ("struct_size", U32),
-        ("reserved", U32),
+        ("queries_as", I32),
         ("geometry", c.POINTER(Geometry)),
         ("keys", Tensor),
         ("queries", Tensor),
         ("values", Tensor),
+        ("weights", P),
         ("pivot", P),
         ("key_counts", P),
+        ("key_weights", P),
         ("key_sums", P),
         ("key_squares", P),
         ("query_counts", P),
@@ -194,6 +201,7 @@ class RerankArgs(Struct):
         ("counts", P),
         ("estimates", P),
         ("rest_lse", P),
+        ("sample_estimates", P),
     ]
 
 
@@ -224,6 +232,8 @@ class AttendArgs(Struct):
         ("part_count", I32),
         ("scale", F32),
         ("k", I32),
+        ("tail_samples", I32),
+        ("reserved", I32),
         ("codec", CodecParams),
         ("batch", Batch),
         ("queries", Tensor),
@@ -237,9 +247,20 @@ class AttendArgs(Struct):
         ("candidate_counts", P),
         ("estimates", P),
         ("rest_lse", P),
+        ("sample_estimates", P),
         ("value_sums", P),
         ("good_counts", P),
         ("store", Store),
         ("output", Tensor),
         ("lse", P),
+    ]
+
+
+class CodecData(Struct):
+    _fields_ = [
+        ("struct_size", U32),
+        ("kv_heads", I32),
+        ("center", P),
+        ("balance", P),
+        ("value_center", P),
     ]

@@ -45,12 +45,18 @@ def test_hits(run):
         compare.hits(run, entry, head, index)
 
 
+def test_samples(run):
+    if run.reranked["sample_estimates"] is None:
+        pytest.skip("this case does not ask for samples")
+    for entry, head, index, n in run.each():
+        compare.samples(run, entry, head, index, n)
+
+
 def test_rest(run):
     if run.reranked["rest_lse"] is None:
         pytest.skip("this case does not ask for the rest")
-    for entry, head, index, _ in run.each():
-        if not vote.rotated_queries(run.g, run.params[head], run.group_of(entry, head))[2]:
-            compare.rest(run, entry, head, index)
+    for entry, head, index, n in run.each():
+        compare.rest(run, entry, head, index, n)
 
 
 def test_fetched_rows(run):

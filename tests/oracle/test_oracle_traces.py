@@ -7,27 +7,45 @@ from pathlib import Path
 import compare
 import numpy as np
 import pytest
-from cases import AUTO, PAPER, make_case
+from cases import make_case
 from numbers_of import to_f32
 from oracle import attend, model, vote
+from special_cases import AUTO, PAPER
 from steps import Steps
 from test_oracle_encode import stage_fit
+from test_oracle_picked import Fitted
+from test_oracle_picked import make_case as make_fit_case
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "traces"
 TRACES = sorted(FOLDER.glob("*.safetensors"))
 SINK, WINDOW, QUERIES = 128, 512, 3
 OPTIONS = {
     "default": (
+        {"codec": model.SCALAR4, "vote": model.GRADED, "sketch_bits": 4, "sketch_stride": 16},
+        {
+            "rank": model.RANK_GROUP,
+            "tail": model.SAMPLED,
+            "schedule": AUTO,
+            "params": "picked",
+        },
+    ),
+    "mean": (
         {"codec": model.SCALAR4, "vote": model.GRADED},
-        {"rank": model.RANK_GROUP, "tail": model.MEAN, "schedule": AUTO},
+        {"rank": model.RANK_GROUP, "tail": model.MEAN, "schedule": AUTO, "params": "fit"},
     ),
     "paper": (
         {"codec": model.POLAR4, "vote": model.TIER},
-        {"rank": model.RANK_MEAN, "tail": model.DROP, "schedule": PAPER},
+        {"rank": model.RANK_MEAN, "tail": model.DROP, "schedule": PAPER, "params": "off"},
     ),
     "sketch": (
         {"codec": model.SCALAR5, "vote": model.GRADED, "sketch_bits": 4, "value_norm": 1},
-        {"rank": model.RANK_GROUP, "tail": model.SKETCH, "schedule": AUTO, "vote_group": 2},
+        {
+            "rank": model.RANK_GROUP,
+            "tail": model.SKETCH,
+            "schedule": AUTO,
+            "vote_group": 2,
+            "params": "picked",
+        },
     ),
 }
 
@@ -52,7 +70,7 @@ def test_traces_are_there():
     assert TRACES, f"no traces in {FOLDER}"
 
 
-def make_case_of(trace, options, center):
+def make_case_of(trace, options):
     """A case of one KV head, entries of the batch being different queries over the same zone."""
     geometry_options, step_options = OPTIONS[options]
     heads, total, dim = trace["k"].shape
@@ -67,7 +85,8 @@ def make_case_of(trace, options, center):
         "output_dtype": "f32",
         "key_kind": "trace",
         "query_kind": "trace",
-        "params": "fit" if center else "off",
+        "queries_as": model.QUERIES_HEADS,
+        "fit_weights": "none",
         "encode_values": True,
         "vote_group": 1,
         "rho_of": 1,
@@ -113,8 +132,7 @@ def trace(request):
 
 @pytest.fixture(scope="module", params=OPTIONS)
 def traced(request, trace, library):
-    case = make_case_of(trace, request.param, center=request.param != "paper")
-    return TraceRun(trace, case, library)
+    return TraceRun(trace, make_case_of(trace, request.param), library)
 
 
 def test_fit(traced):
@@ -126,6 +144,30 @@ def test_fit(traced):
         compare.assert_close(out["key_sums"][head], want.sums, noise * want.sums_size, "sums")
 
 
+@pytest.mark.parametrize("center,balance", [(1, 1), (1, 0), (0, 1)])
+def test_picked(trace, library, center, balance):
+    """The codec of fit = picked, every head with keys that were picked."""
+    heads, total, dim = trace["k"].shape
+    zone = slice(SINK, total - WINDOW)
+    sample = np.ascontiguousarray(trace["q"][:32].transpose(1, 0, 2))
+    case = replace(
+        make_fit_case(0),
+        geometry=model.Geometry(heads, dim, dim, sketch_bits=4, sketch_stride=16, seed=42),
+        group=len(sample) // heads,
+        dtype="f16",
+        center=center,
+        balance=balance,
+    )
+    fitted = Fitted(case, library, (trace["k"][:, zone], sample, trace["v"][:, zone]))
+    first, second = fitted.codec("keys"), fitted.codec("picked")
+    for head in range(heads):
+        fitted.check(head, first, fitted.first_sums(head))
+        sums, weights = fitted.second_sums(head, first)
+        assert fitted.check(head, second, sums), "the balance could not be compared"
+        count = -(-weights.size // 10)
+        assert weights.sum() == count * sample.shape[1] and weights.max() <= sample.shape[1]
+
+
 def test_stages(traced):
     for entry, head, index, n in traced.each():
         compare.records(traced, entry, head, n)
@@ -134,7 +176,9 @@ def test_stages(traced):
         compare.assert_bits(traced.candidates(index), want.astype(np.int32), "candidates")
         compare.estimates(traced, entry, head, index)
         compare.hits(traced, entry, head, index)
-        compare.rest(traced, entry, head, index)
+        if traced.reranked["sample_estimates"] is not None:
+            compare.samples(traced, entry, head, index, n)
+        compare.rest(traced, entry, head, index, n)
         assert compare.attention(traced, entry, head, index) == traced.case.group
 
 

@@ -9,11 +9,15 @@ from oracle.rotation import gain
 from oracle.vote import rotated_queries, sign_matrix
 
 LIMIT = F32(1e30)
+SKETCH_PLANES = ("value_signs", "value_codes", "value_factors")
 
 
 def take(records, positions):
-    """The records at `positions`."""
-    chosen = {k: None if v is None else v[positions] for k, v in vars(records).items()}
+    """The records at `positions`, without what only some positions have."""
+    chosen = {
+        name: None if plane is None or name in SKETCH_PLANES else plane[positions]
+        for name, plane in vars(records).items()
+    }
     return type(records)(**chosen)
 
 
@@ -106,27 +110,33 @@ def adaptive_counts(score, share, tolerance):
     return min(low, len(score)), min(high, len(score))
 
 
-def rest_positions(n, candidates, samples):
-    """(positions whose estimates stand for the keys that are no candidates, R or None) (6.4)."""
-    chosen = np.zeros(n, bool)
-    chosen[candidates] = True
-    rest = n - len(candidates)
-    if rest <= samples:
-        return np.flatnonzero(~chosen), None
-    sampled = np.array([i * n // samples for i in range(samples)], np.int64)
-    return sampled[~chosen[sampled]], rest
+def sample_positions(n, stride, samples):
+    """Positions of the samples (6.4), ascending; stride 0 stands for no sketch."""
+    stride = max(stride, 1)
+    sketches = -(-n // stride)
+    count = min(sketches, samples)
+    return np.array([stride * (i * sketches // count) for i in range(count)], np.int64)
 
 
 @quiet
-def rest_lse(geometry, params, records, queries, candidates, samples, scale):
-    """(ln rest [G] float64, largest |scale est| among its terms)."""
-    positions, rest = rest_positions(len(records.signs), candidates, samples)
-    good = positions[records.good[positions]]
-    if len(good) == 0:
-        return np.full(len(queries), -np.inf), 0.0
-    est, _ = estimates(geometry, params, take(records, good), queries)
-    logits = float(scale) * est.astype(np.float64)
-    lse = log_sum_exp(logits)
-    if rest is not None:
-        lse = lse + np.log(rest / len(positions))
-    return lse, float(np.abs(logits).max())
+def sample_estimates(geometry, params, records, queries, positions):
+    """(estimates [G, c] float32 at the samples, NaN at bad keys; sums of absolute terms)."""
+    if rotated_queries(geometry, params, queries)[2]:
+        nothing = np.full((len(queries), len(positions)), np.nan, F32)
+        return nothing, np.zeros(nothing.shape)
+    est, size = estimates(geometry, params, take(records, positions), queries)
+    bad = ~records.good[positions]
+    est[:, bad], size[:, bad] = np.nan, 0
+    return est, size
+
+
+@quiet
+def rest_lse(est, positions, n, candidates, scale):
+    """(ln rest [G] float64, largest |scale est| among its terms), from the samples' estimates."""
+    outside = ~np.isin(positions, candidates)
+    good = outside & ~np.isnan(est).any(axis=0)
+    if not good.any():
+        return np.full(len(est), -np.inf), 0.0
+    logits = float(scale) * est[:, good].astype(np.float64)
+    share = (n - len(candidates)) / outside.sum()
+    return log_sum_exp(logits) + np.log(share), float(np.abs(logits).max())
