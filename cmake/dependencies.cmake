@@ -7,3 +7,7 @@ find_package(absl REQUIRED)
 
 # xxHash is used from its header alone, so it is no dependency of the installed library.
 find_path(PKV_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+
+# Of backends/cpu: instruction sets chosen at run time, and threads.
+find_package(hwy 1.0.3 REQUIRED)
+find_package(TBB REQUIRED)

@@ -121,6 +121,13 @@ inline uint8_t* row_base(const pkv_store& store, int64_t row) {
   return static_cast<uint8_t*>(store.base) + row * store.row_bytes;
 }
 
+// Tier: sets or clears a key's bit in the mask of its block.
+inline void set_bad(uint8_t* row, const Layout& layout, int64_t position, bool is_bad) {
+  uint8_t& byte = row[layout.bad_byte(position)];
+  const int bit = 1 << (position % 8);
+  byte = static_cast<uint8_t>(is_bad ? byte | bit : byte & ~bit);
+}
+
 // Whether a position carries a value sketch (3.5).
 constexpr bool has_sketch(const pkv_geometry& geometry, int64_t position) {
   return geometry.sketch_bits != 0 && position % geometry.sketch_stride == 0;
