@@ -15,6 +15,8 @@
 namespace pkv {
 namespace {
 
+// Keys that are all the same, but not the pivot, leave rounding where their spread would be.
+constexpr double kSmallestSpread = 0x1p-40;
 constexpr double kSmallestBalance = 1.0 / 16;
 constexpr double kLargestBalance = 16;
 
@@ -128,8 +130,9 @@ double key_rms(const Head& head, std::size_t j, bool center_on) {
   const double c = head.pivot[j];
   const double mean = head.sums[j] / weight;       // of k - c
   const double square = head.squares[j] / weight;  // of (k - c)^2
-  if (center_on) return std::sqrt(std::max(0.0, square - mean * mean));
-  return std::sqrt(std::max(0.0, square + c * (2 * mean + c)));
+  const double spread = center_on ? square - mean * mean : square + c * (2 * mean + c);
+  const double terms = center_on ? square : square + c * c;
+  return spread > kSmallestSpread * terms ? std::sqrt(spread) : 0.0;
 }
 
 void fit_balance(const Head& head, bool center_on, std::span<float> balance) {

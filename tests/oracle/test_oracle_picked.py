@@ -172,8 +172,7 @@ class Fitted:
 
     def check(self, head, got, sums):
         """Bounded: sums of m terms in float64, then one rounding to fp32. Returns whether the
-        balance could be compared: where its spread is lost in the noise of the sums, no number is
-        right."""
+        balance could be compared: not where the noise of the sums decides if there is a spread."""
         center_on, balance_on = self.case.center, self.case.balance
         mu, s, value_center = fit.fit_params(sums, center_on, balance_on)
         weight = max(sums.weight, 1)
@@ -190,10 +189,12 @@ class Fitted:
         assert np.isfinite(balance).all() and (balance >= 1 / 16).all() and (balance <= 16).all()
         spread, size = fit.key_spread(sums, center_on)
         noise = 4 * terms * EPS * size
-        certain = (spread > 4 * noise) | (size == 0)
+        cut = fit.SMALLEST_SPREAD * fit.spread_terms(sums, center_on)
+        certain = (np.abs(spread - cut) > noise) | (size == 0)
         if balance_on and sums.query_count and not certain.all():
             return False
-        lost = np.where(spread > 0, noise / np.where(spread > 0, spread, 1), 0).max(initial=0)
+        counts = spread > cut
+        lost = np.where(counts, noise / np.where(counts, spread, 1), 0).max(initial=0)
         tolerance = (2.0**-23 + lost) * s
         compare.assert_close(balance, s, tolerance, f"balance of head {head}")
         return True

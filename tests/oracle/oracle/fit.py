@@ -10,6 +10,8 @@ from oracle.f32 import F32, quiet, sum_in_order
 
 PICKED_PPM = 100_000
 
+SMALLEST_SPREAD = 2.0**-40
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -94,6 +96,12 @@ def key_spread(sums, center_on):
     return squares + 2 * center * shift + center**2, terms
 
 
+def spread_terms(sums, center_on):
+    """What a spread is measured against: below SMALLEST_SPREAD of it, it is rounding."""
+    center = 0 if center_on else sums.pivot.astype(np.float64)
+    return sums.squares / max(sums.weight, 1) + center**2
+
+
 @quiet
 def fit_params(sums, center_on=True, balance_on=True):
     """(mu, s, mu_v) of one KV head, float64 before the one rounding to float32."""
@@ -103,7 +111,9 @@ def fit_params(sums, center_on=True, balance_on=True):
     if sums.weight:
         if center_on:
             mu = center + sums.sums / sums.weight
-        key_rms = np.sqrt(np.maximum(0, key_spread(sums, center_on)[0]))
+        spread = key_spread(sums, center_on)[0]
+        counts = spread > SMALLEST_SPREAD * spread_terms(sums, center_on)
+        key_rms = np.sqrt(np.where(counts, spread, 0))
     if balance_on and sums.query_count:
         query_rms = np.sqrt(sums.query_squares / sums.query_count)
         both = (query_rms > 0) & (key_rms > 0)

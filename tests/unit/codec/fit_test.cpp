@@ -123,6 +123,28 @@ TEST_CASE("fit: with center off the spread is the rms of the keys themselves") {
   CHECK(ratio == doctest::Approx(std::sqrt(5.0)).epsilon(1e-6));
 }
 
+TEST_CASE("fit: what rounding leaves of the spread of equal keys is no spread") {
+  // The pivot is another key: sums about it are those of one number, n times.
+  for (const bool center_on : {true, false}) {
+    FitSums sums;
+    for (int head = 0; head < kHeads; ++head) {
+      const double offset = center_on ? 0.3 : -static_cast<double>(sums.pivot[at(head, 0)]);
+      for (int i = 0; i < 7; ++i) {
+        sums.key_sums[at(head, 0)] += offset;
+        sums.key_squares[at(head, 0)] += offset * offset;
+        for (int j = 1; j < kDim; ++j) sums.key_squares[at(head, j)] += 1.0 + j;
+      }
+      sums.key_counts[static_cast<std::size_t>(head)] = 7;
+      sums.key_weights[static_cast<std::size_t>(head)] = 7;
+      sums.add_query(head, [](int) { return 1.0F; });
+    }
+    const absl::StatusOr<FittedParams> fitted = sums.fit(center_on, true);
+    REQUIRE(fitted.ok());
+    CHECK(fitted->balance[at(0, 0)] == 1.0F);
+    CHECK(fitted->balance[at(0, 1)] != 1.0F);
+  }
+}
+
 TEST_CASE("fit: no queries, no balance; per head") {
   FitSums sums = two_keys([](int) { return 0.0F; }, [](int j) { return j % 2 == 0 ? 1.0F : 4.0F; },
                           [](int) { return 1.0F; });
