@@ -13,7 +13,7 @@ enum FloatArray { kScores, kEstimates, kRestLse, kSampleEstimates };
 
 absl::StatusOr<HitSizes> hit_sizes(const pkv_plan* plan, const pkv_config* config, int64_t kv_heads,
                                    int64_t query_heads) {
-  HitSizes sizes = {.kv_heads = kv_heads, .query_heads = query_heads};
+  HitSizes sizes = {kv_heads, query_heads, 0, 0, 0};
   CLI_ASSIGN_OR_RETURN(const std::string k, config_value(config, "k"));
   CLI_ASSIGN_OR_RETURN(sizes.k, parse_integer("k", k, 0, INT32_MAX));
   CLI_ASSIGN_OR_RETURN(const std::string samples, config_value(config, "tail_samples"));

@@ -4,6 +4,7 @@
 
 #include "api/src/guard.h"
 #include "api/src/handles.h"
+#include "api/src/struct_size.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/runtime/describe.h"
@@ -39,6 +40,25 @@ pkv_status pkv_device_describe(const pkv_device* device, const char** out) {
 
 const char* pkv_device_backend(const pkv_device* device) {
   return device == nullptr ? "" : device->device->backend().name;
+}
+
+pkv_status pkv_device_set(pkv_device* device, const char* name, const char* value) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(device);
+    PKV_REQUIRE(name);
+    PKV_REQUIRE(value);
+    return device->device->set(name, value);
+  });
+}
+
+pkv_status pkv_device_set_parallel(pkv_device* device, const pkv_parallel* parallel) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(device);
+    if (parallel == nullptr) return device->device->set_parallel(nullptr);
+    PKV_ASSIGN_OR_RETURN(const pkv_parallel given,
+                         pkv::read_struct(parallel, pkv_parallel{}, "pkv_parallel"));
+    return device->device->set_parallel(&given);
+  });
 }
 
 pkv_status pkv_device_alloc(pkv_device* device, int32_t kind, int64_t bytes, void** out) {

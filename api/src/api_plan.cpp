@@ -34,6 +34,13 @@ pkv_attention default_attention() {
   return attention;
 }
 
+pkv_step default_step() {
+  pkv_step step{};
+  for (pkv_dense& dense : step.dense) dense.rows = empty_rows();
+  step.source = empty_rows();
+  return step;
+}
+
 absl::StatusOr<pkv_hits> read_hits(const pkv_hits* hits) {
   return pkv::read_struct(hits, pkv_hits{}, "pkv_hits");
 }
@@ -156,5 +163,26 @@ pkv_status pkv_attend(const pkv_plan* plan, pkv_stream* stream, const pkv_attent
       PKV_ASSIGN_OR_RETURN(hits, read_hits(given.hits));
     }
     return pkv::attend(*plan->plan, stream->stream, given, hits ? &*hits : nullptr);
+  });
+}
+
+pkv_status pkv_step_init(pkv_step* step, size_t struct_size) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(step);
+    return pkv::init_struct(step, struct_size, default_step(), "pkv_step");
+  });
+}
+
+pkv_status pkv_step_run(const pkv_plan* plan, pkv_stream* stream, const pkv_step* step) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(plan);
+    PKV_REQUIRE(stream);
+    PKV_REQUIRE(step);
+    PKV_ASSIGN_OR_RETURN(const pkv_step given, pkv::read_struct(step, default_step(), "pkv_step"));
+    pkv_hits hits{};
+    if (given.hits != nullptr) {
+      PKV_ASSIGN_OR_RETURN(hits, read_hits(given.hits));
+    }
+    return pkv::step(*plan->plan, stream->stream, given, hits);
   });
 }

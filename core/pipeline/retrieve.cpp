@@ -9,18 +9,6 @@
 namespace pkv {
 namespace {
 
-// Where the stages write: the caller's memory, or scratch where the caller has none.
-struct Outputs {
-  int32_t* positions;
-  float* scores;
-  int32_t* counts;
-  int32_t* candidates;
-  int32_t* candidate_counts;
-  float* estimates;         // NULL: not wanted
-  float* rest_lse;          // NULL: not wanted
-  float* sample_estimates;  // NULL: not wanted
-};
-
 absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
   const int64_t rows = int64_t{plan.batch()} * plan.geometry().kv_heads;
   const int64_t heads = int64_t{plan.batch()} * plan.query_heads();
@@ -36,23 +24,30 @@ absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
   return check_pointer("hits.sample_estimates", hits.sample_estimates, heads);
 }
 
-Outputs outputs_of(const Plan& plan, void* scratch, const pkv_hits& hits) {
+// The caller's memory, or scratch where the caller has none.
+pkv_hits with_scratch(const Plan& plan, void* memory, pkv_hits hits) {
   const ScratchLedger& ledger = plan.retrieve_scratch();
-  const auto or_scratch = [&]<class Value>(Value* given, Piece piece) {
-    return given != nullptr ? given : ledger.get<Value>(scratch, piece);
-  };
-  return {hits.positions,
-          or_scratch(hits.scores, Piece::kScores),
-          hits.counts,
-          or_scratch(hits.candidates, Piece::kCandidates),
-          or_scratch(hits.candidate_counts, Piece::kCandidateCounts),
-          hits.estimates,
-          hits.rest_lse,
-          hits.sample_estimates};
+  ledger.supply(memory, Piece::kScores, hits.scores);
+  ledger.supply(memory, Piece::kCandidates, hits.candidates);
+  ledger.supply(memory, Piece::kCandidateCounts, hits.candidate_counts);
+  return hits;
 }
 
-absl::Status run(const Plan& plan, const Stream& stream, const pkv_tensor& query, void* scratch,
-                 const Outputs& out) {
+void set_outputs(const pkv_hits& out, pkv_select_args& select, pkv_rerank_args& rerank) {
+  select.candidates = out.candidates;
+  select.candidate_counts = out.candidate_counts;
+  rerank.candidates = out.candidates;
+  rerank.candidate_counts = out.candidate_counts;
+  rerank.positions = out.positions;
+  rerank.scores = out.scores;
+  rerank.counts = out.counts;
+  rerank.estimates = out.estimates;
+  rerank.rest_lse = out.rest_lse;
+  rerank.sample_estimates = out.sample_estimates;
+}
+
+absl::Status run_stages(const Plan& plan, const Stream& stream, const pkv_tensor& query,
+                        void* memory, const pkv_hits& out) {
   const Device& device = plan.device();
   const pkv_backend& backend = device.backend();
   const ScratchLedger& ledger = plan.retrieve_scratch();
@@ -66,36 +61,43 @@ absl::Status run(const Plan& plan, const Stream& stream, const pkv_tensor& query
   PKV_RETURN_IF_ERROR(device.call("rerank", backend.rerank.supports, &rerank));
 
   PKV_ASSIGN_OR_RETURN(const int64_t* lengths,
-                       plan.lengths(stream, ledger.get<int64_t>(scratch, Piece::kLengths)));
-  void* stage = ledger.get<void>(scratch, Piece::kStage);
-
-  vote.batch.lengths = lengths;
-  vote.votes = ledger.get<float>(scratch, Piece::kVotes);
-  PKV_RETURN_IF_ERROR(device.call("vote", backend.vote.run, stream.handle(), &vote, stage));
-
-  select.batch.lengths = lengths;
+                       plan.lengths(stream, ledger.get<int64_t>(memory, Piece::kLengths)));
+  void* stage = ledger.get<void>(memory, Piece::kStage);
+  vote.batch.lengths = select.batch.lengths = rerank.batch.lengths = lengths;
+  set_outputs(out, select, rerank);
+  vote.votes = ledger.get<float>(memory, Piece::kVotes);
   select.votes = vote.votes;
-  select.candidates = out.candidates;
-  select.candidate_counts = out.candidate_counts;
+  PKV_RETURN_IF_ERROR(device.call("vote", backend.vote.run, stream.handle(), &vote, stage));
   PKV_RETURN_IF_ERROR(device.call("select", backend.select.run, stream.handle(), &select, stage));
-
-  rerank.batch.lengths = lengths;
-  rerank.candidates = out.candidates;
-  rerank.candidate_counts = out.candidate_counts;
-  rerank.positions = out.positions;
-  rerank.scores = out.scores;
-  rerank.counts = out.counts;
-  rerank.estimates = out.estimates;
-  rerank.rest_lse = out.rest_lse;
-  rerank.sample_estimates = out.sample_estimates;
   return device.call("rerank", backend.rerank.run, stream.handle(), &rerank, stage);
+}
+
+absl::Status run_fused(const Plan& plan, const Stream& stream, const pkv_tensor& query,
+                       void* memory, const pkv_hits& out) {
+  const Device& device = plan.device();
+  const ScratchLedger& ledger = plan.retrieve_scratch();
+  PKV_ASSIGN_OR_RETURN(const int64_t* lengths,
+                       plan.lengths(stream, ledger.get<int64_t>(memory, Piece::kLengths)));
+  const pkv_step_args args = fused_args(plan, query, lengths, out);
+  PKV_RETURN_IF_ERROR(device.call("retrieve", device.backend().step.supports, &args));
+  return device.call("retrieve", device.backend().step.run, stream.handle(), &args,
+                     ledger.get<void>(memory, Piece::kStage));
 }
 
 }  // namespace
 
-absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& query,
-                      void* scratch, const pkv_hits& hits) {
-  PKV_RETURN_IF_ERROR(plan.check_stream(stream));
+pkv_step_args fused_args(const Plan& plan, const pkv_tensor& query, const int64_t* lengths,
+                         const pkv_hits& out) {
+  pkv_step_args args = plan.step_args();
+  args.vote.queries = query;
+  args.rerank.queries = query;
+  args.vote.batch.lengths = args.select.batch.lengths = args.rerank.batch.lengths = lengths;
+  set_outputs(out, args.select, args.rerank);
+  return args;
+}
+
+absl::Status retrieve_in(const Plan& plan, const Stream& stream, const pkv_tensor& query,
+                         const pkv_hits& hits, void* memory) {
   PKV_ASSIGN_OR_RETURN(const TensorView view,
                        check_tensor(plan.device(), "query", query,
                                     {exactly("b", plan.batch()), exactly("hq", plan.query_heads()),
@@ -103,10 +105,18 @@ absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& 
                                     kFloatTypes));
   PKV_RETURN_IF_ERROR(check_hits(plan, hits));
   PKV_RETURN_IF_ERROR(plan.check_lengths());
+  if (plan.batch() == 0) return absl::OkStatus();
+  const pkv_hits out = with_scratch(plan, memory, hits);
+  return plan.is_fused() ? run_fused(plan, stream, view.tensor(), memory, out)
+                         : run_stages(plan, stream, view.tensor(), memory, out);
+}
+
+absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& query,
+                      void* scratch, const pkv_hits& hits) {
+  PKV_RETURN_IF_ERROR(plan.check_stream(stream));
   PKV_ASSIGN_OR_RETURN(void* memory, plan.scratch(scratch));
   PKV_ASSIGN_OR_RETURN(const Plan::Busy busy, Plan::Busy::enter(plan));
-  if (plan.batch() == 0) return absl::OkStatus();
-  return run(plan, stream, view.tensor(), memory, outputs_of(plan, memory, hits));
+  return retrieve_in(plan, stream, query, hits, memory);
 }
 
 }  // namespace pkv

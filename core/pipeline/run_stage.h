@@ -25,6 +25,18 @@ absl::StatusOr<int64_t> stage_scratch_bytes(const Device& device, std::string_vi
   return bytes;
 }
 
+// For arguments that bring dense parts, which a plan had to guess: their scratch fits what it booked.
+// RESOURCE_EXHAUSTED else.
+template <class Slots, class Args>
+absl::Status check_parts_fit(const Device& device, std::string_view what, const Slots& slots,
+                             const Args& args, int64_t booked, int64_t max_tokens) {
+  PKV_ASSIGN_OR_RETURN(const int64_t needed, stage_scratch_bytes(device, what, slots, args));
+  if (needed <= booked) return absl::OkStatus();
+  return absl::ResourceExhaustedError(str_cat("dense parts too long: ", what, " needs ", needed,
+                                              " bytes of scratch, the plan has ", booked,
+                                              "; accepted: parts of max_tokens=", max_tokens));
+}
+
 // `args` have been checked.
 template <class Slots, class Args>
 absl::Status run_stage_sync(const Stream& stream, std::string_view what, const Slots& slots,

@@ -1,4 +1,4 @@
-// A decoding step on a plan: retrieve, fetch, attend. What each does is in pariskv.h; the plan has
+// A decoding step on a plan: retrieve, fetch, attend, or all in one. What each does is in pariskv.h; the plan has
 // checked everything that does not change from call to call. Nothing is allocated, and nothing is
 // waited for but where it says so.
 #pragma once
@@ -18,8 +18,22 @@ absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& 
 absl::Status fetch(const Plan& plan, const Stream& stream, const pkv_rows& source,
                    const pkv_hits& hits, const pkv_rows& rows);
 
-// attend.cpp. `hits`: those of attention.hits, or NULL.
+// attention.cpp. `hits`: those of attention.hits, or NULL.
 absl::Status attend(const Plan& plan, const Stream& stream, const pkv_attention& attention,
                     const pkv_hits* hits);
+
+// step.cpp. `hits`: those of step.hits, or all NULL.
+absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step,
+                  const pkv_hits& hits);
+
+// The same inside a call that holds the plan's `memory`.
+absl::Status retrieve_in(const Plan& plan, const Stream& stream, const pkv_tensor& query,
+                         const pkv_hits& hits, void* memory);
+absl::Status attend_in(const Plan& plan, const Stream& stream, const pkv_attention& attention,
+                       const pkv_hits* hits, void* memory);
+
+// For a backend's fused step: all that leads to `out`, which has room for everything. retrieve.cpp
+pkv_step_args fused_args(const Plan& plan, const pkv_tensor& query, const int64_t* lengths,
+                         const pkv_hits& out);
 
 }  // namespace pkv

@@ -20,60 +20,7 @@ namespace pkv {
 namespace {
 
 constexpr int32_t kMaxBatch = 65535;
-constexpr int64_t kVotesStep = 64;          // rows of votes begin at multiples of 256 bytes
-constexpr int64_t kDensePartTokens = 4096;  // dense parts are planned for at least this many
-
-absl::StatusOr<int64_t> array_bytes(std::string_view what, std::initializer_list<Named> sizes) {
-  const absl::StatusOr<int64_t> bytes = checked_product(what, sizes);
-  if (bytes.ok()) return *bytes;
-  return absl::ResourceExhaustedError(str_cat("scratch: ", to_std(bytes.status().message())));
-}
-
-// A tensor that says shape and dtype only: for supports and scratch_bytes.
-class Planned {
- public:
-  Planned(const Device& device, std::initializer_list<int64_t> shape) : shape_(shape) {
-    tensor_.device_type = device.info().device_type;
-    tensor_.device_id = device.info().device_id;
-    tensor_.ndim = static_cast<int32_t>(shape_.size());
-    tensor_.shape = shape_.data();
-    tensor_.dtype = PKV_DTYPE_F32;
-  }
-  Planned(const Planned&) = delete;
-  Planned& operator=(const Planned&) = delete;
-  pkv_tensor of(pkv_dtype dtype) const {
-    pkv_tensor tensor = tensor_;
-    tensor.dtype = dtype;
-    return tensor;
-  }
-
- private:
-  std::vector<int64_t> shape_;
-  pkv_tensor tensor_{};
-};
-
-// The most scratch that any of several variants of a stage needs. A stage that refuses all of them
-// refuses the plan, with its reason for the last.
-class MostScratch {
- public:
-  template <class Slots, class Args>
-  void ask(const Device& device, std::string_view what, const Slots& slots, const Args& args) {
-    const absl::StatusOr<int64_t> bytes = stage_scratch_bytes(device, what, slots, args);
-    if (bytes.ok()) {
-      most_ = std::max(most_, *bytes);
-    } else {
-      refusal_ = bytes.status();
-    }
-  }
-  absl::StatusOr<int64_t> bytes() const {
-    if (most_ < 0) return refusal_;
-    return most_;
-  }
-
- private:
-  int64_t most_ = -1;
-  absl::Status refusal_;
-};
+constexpr int64_t kVotesStep = 64;  // rows of votes begin at multiples of 256 bytes
 
 template <class Value>
 absl::Status compare(std::string_view option, Value config, Value codec) {
@@ -102,8 +49,7 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::create(std::shared_ptr<const Index> 
   PKV_RETURN_IF_ERROR(plan->set_shape(desc));
   PKV_RETURN_IF_ERROR(plan->set_sequences(desc));
   PKV_RETURN_IF_ERROR(plan->create_buffers());
-  PKV_RETURN_IF_ERROR(plan->book_retrieve());
-  if (plan->geometry().v_source != PKV_V_SOURCE_NONE) PKV_RETURN_IF_ERROR(plan->book_attend());
+  PKV_RETURN_IF_ERROR(plan->book_scratch());
   if (plan->owns_scratch_) {
     PKV_ASSIGN_OR_RETURN(
         plan->own_scratch_,
@@ -199,99 +145,17 @@ const int64_t* Plan::length_bounds() const {
                                           bound_bytes);
 }
 
-absl::Status Plan::book_retrieve() {
-  const int64_t rows = int64_t{batch_} * geometry().kv_heads;
-  ScratchLedger& ledger = retrieve_scratch_;
-  if (!are_neighbours_) {
-    PKV_RETURN_IF_ERROR(ledger.book(Piece::kLengths, batch_ * int64_t{sizeof(int64_t)}));
-  }
-  PKV_ASSIGN_OR_RETURN(const int64_t votes,
-                       array_bytes("votes", {{"rows", rows},
-                                             {"votes_stride", votes_stride_},
-                                             {"bytes", int64_t{sizeof(float)}}}));
-  PKV_RETURN_IF_ERROR(ledger.book(Piece::kVotes, votes));
-  if (options_.tail == PKV_TAIL_DROP) {
-    PKV_ASSIGN_OR_RETURN(const int64_t bytes,
-                         array_bytes("candidates", {{"rows", rows},
-                                                    {"candidates", candidates_},
-                                                    {"bytes", int64_t{sizeof(int32_t)}}}));
-    PKV_RETURN_IF_ERROR(ledger.book(Piece::kCandidates, bytes));
-    PKV_RETURN_IF_ERROR(ledger.book(Piece::kCandidateCounts, rows * int64_t{sizeof(int32_t)}));
-  }
-  PKV_ASSIGN_OR_RETURN(
-      const int64_t scores,
-      array_bytes("scores",
-                  {{"rows", rows}, {"k", options_.k}, {"bytes", int64_t{sizeof(float)}}}));
-  PKV_RETURN_IF_ERROR(ledger.book(Piece::kScores, scores));
-  if (batch_ == 0) return absl::OkStatus();
-
-  const Device& device = this->device();
-  const Planned queries(device, {batch_, query_heads_, geometry().head_dim});
-  MostScratch vote;
-  MostScratch select;
-  MostScratch rerank;
-  select.ask(device, "select", device.backend().select, select_args());
-  for (const pkv_dtype dtype : kFloatTypes) {
-    pkv_vote_args vote_args = this->vote_args();
-    vote_args.queries = queries.of(dtype);
-    vote.ask(device, "vote", device.backend().vote, vote_args);
-    pkv_rerank_args rerank_args = this->rerank_args();
-    rerank_args.queries = queries.of(dtype);
-    rerank.ask(device, "rerank", device.backend().rerank, rerank_args);
-  }
-  for (const MostScratch* stage : {&vote, &select, &rerank}) {
-    PKV_ASSIGN_OR_RETURN(const int64_t bytes, stage->bytes());
-    PKV_RETURN_IF_ERROR(ledger.book_shared(Piece::kStage, bytes));
-  }
-  return absl::OkStatus();
-}
-
-// How long dense parts will be, and their dtypes, is not known yet: the most for any dtypes and
-// parts as long as the zone. A longer part that needs more is refused when it comes.
-absl::Status Plan::book_attend() {
-  ScratchLedger& ledger = attend_scratch_;
-  if (!are_neighbours_) {
-    PKV_RETURN_IF_ERROR(ledger.book(Piece::kLengths, batch_ * int64_t{sizeof(int64_t)}));
-  }
-  PKV_RETURN_IF_ERROR(
-      ledger.book(Piece::kPartLengths, PKV_MAX_PARTS * batch_ * int64_t{sizeof(int64_t)}));
-  if (batch_ == 0) return absl::OkStatus();
-
-  const Device& device = this->device();
-  const pkv_geometry& g = geometry();
-  const int64_t part_tokens = std::max(max_tokens_, kDensePartTokens);
-  const Planned queries(device, {batch_, query_heads_, g.head_dim});
-  const Planned part_keys(device, {batch_, g.kv_heads, part_tokens, g.head_dim});
-  const Planned part_values(device, {batch_, g.kv_heads, part_tokens, g.value_dim});
-  const Planned row_keys(device, {batch_, g.kv_heads, options_.k, g.head_dim});
-  const Planned row_values(device, {batch_, g.kv_heads, options_.k, g.value_dim});
-  const Planned output(device, {batch_, query_heads_, g.value_dim});
-  pkv_attend_args args = attend_args();
-  args.part_count = PKV_MAX_PARTS;
-  MostScratch most;
-  for (const pkv_dtype query_type : kFloatTypes) {
-    args.queries = queries.of(query_type);
-    for (const pkv_dtype row_type : kFloatTypes) {
-      for (pkv_part& part : args.parts) {
-        part.keys = part_keys.of(row_type);
-        part.values = part_values.of(row_type);
-      }
-      if (options_.k > 0) {
-        args.row_keys = row_keys.of(row_type);
-        args.row_values = row_values.of(row_type);
-      }
-      for (const pkv_dtype output_type : kFloatTypes) {
-        args.output = output.of(output_type);
-        most.ask(device, "attend", device.backend().attend, args);
-      }
-    }
-  }
-  PKV_ASSIGN_OR_RETURN(const int64_t bytes, most.bytes());
-  return ledger.book_shared(Piece::kStage, bytes);
-}
-
+// One call at a time: retrieve, attend and a fused step lie on top of each other. A step of parts
+// makes the others in turn, so what passes between them lies beside.
 int64_t Plan::scratch_bytes() const {
-  return std::max(retrieve_scratch_.bytes(), attend_scratch_.bytes());
+  const int64_t calls = std::max(retrieve_scratch_.bytes(), attend_scratch_.bytes());
+  return is_fused_ ? std::max(calls, step_scratch_.bytes()) : calls + step_scratch_.bytes();
+}
+
+void* Plan::step_memory(void* memory) const {
+  if (is_fused_) return memory;
+  return static_cast<std::byte*>(memory) +
+         std::max(retrieve_scratch_.bytes(), attend_scratch_.bytes());
 }
 
 pkv_batch Plan::batch_args() const {
@@ -372,6 +236,17 @@ pkv_attend_args Plan::attend_args() const {
   return args;
 }
 
+pkv_step_args Plan::step_args() const {
+  pkv_step_args args{};
+  args.struct_size = sizeof args;
+  args.vote = vote_args();
+  args.select = select_args();
+  args.rerank = rerank_args();
+  args.fetch = fetch_args();
+  args.attend = attend_args();
+  return args;
+}
+
 absl::StatusOr<const int64_t*> Plan::lengths(const Stream& stream, int64_t* room) const {
   const int64_t* all = index_->device_lengths();
   if (are_neighbours_) return all + first_sequence();
@@ -441,10 +316,11 @@ std::string Plan::describe() const {
   for (const std::string_view stage : {"vote", "select", "rerank", "fetch", "attend"}) {
     json.key(stage).open('{').field("backend", device().backend().name).close('}');
   }
-  json.close('}').key("scratch").open('{');
+  json.close('}').field("fused", is_fused_).key("scratch").open('{');
   json.field("bytes", scratch_bytes()).field("owned", owns_scratch_);
   write_scratch("retrieve", retrieve_scratch_, json);
   write_scratch("attend", attend_scratch_, json);
+  write_scratch("step", step_scratch_, json);
   json.close('}').close('}');
   return json.text();
 }

@@ -41,6 +41,12 @@ class Plan {
   int64_t scratch_bytes() const;
   const ScratchLedger& retrieve_scratch() const { return retrieve_scratch_; }
   const ScratchLedger& attend_scratch() const { return attend_scratch_; }
+  const ScratchLedger& step_scratch() const { return step_scratch_; }
+  // Where the pieces of step_scratch() lie: beside those of the other calls, which the step makes,
+  // unless the backend does all in one.
+  void* step_memory(void* memory) const;
+  // Whether the backend runs a step, and a retrieve, in one call.
+  bool is_fused() const { return is_fused_; }
   // JSON, as in pkv_plan_describe.
   std::string describe() const;
 
@@ -51,6 +57,7 @@ class Plan {
   pkv_rerank_args rerank_args() const;
   pkv_fetch_args fetch_args() const;
   pkv_attend_args attend_args() const;
+  pkv_step_args step_args() const;  // without attention: attend.output.ndim = 0
 
   // The lengths of the batch on the device: the index's own where the sequences are neighbours,
   // else gathered into `room` ([b], from the ledger) in stream order.
@@ -85,8 +92,15 @@ class Plan {
   absl::Status check_codec() const;
   absl::Status set_shape(const pkv_plan_desc& desc);
   absl::Status set_sequences(const pkv_plan_desc& desc);
+  // plan_scratch.cpp
+  absl::Status book_scratch();
   absl::Status book_retrieve();
   absl::Status book_attend();
+  absl::Status book_step();
+  absl::Status book_lengths(ScratchLedger& ledger) const;
+  absl::Status book_array(ScratchLedger& ledger, Piece piece, int64_t rows, int64_t entries,
+                          int64_t entry_bytes) const;
+  absl::StatusOr<int64_t> fused_bytes(bool attends) const;
   absl::Status create_buffers();
   pkv_batch batch_args() const;
   int32_t first_sequence() const { return sequences_.empty() ? 0 : sequences_.front(); }
@@ -104,6 +118,8 @@ class Plan {
   bool owns_scratch_ = false;
   ScratchLedger retrieve_scratch_;
   ScratchLedger attend_scratch_;
+  ScratchLedger step_scratch_;
+  bool is_fused_ = false;
   Buffer own_scratch_;
   Buffer batch_buffer_;  // unless are_neighbours_: sequences [b] int32, then max_tokens [b] int64
   mutable std::atomic_flag is_busy_ = ATOMIC_FLAG_INIT;

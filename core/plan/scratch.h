@@ -18,16 +18,25 @@ namespace pkv {
 
 // The pieces of all calls; each ledger books those of its own.
 enum class Piece {
-  kLengths,          // [b] int64, of sequences that are no neighbours
-  kVotes,            // [b * h, votes_stride] float
-  kCandidates,       // [b * h, c] int32, where the caller has no room for them
+  kLengths,     // [b] int64, of sequences that are no neighbours
+  kVotes,       // [b * h, votes_stride] float
+  kCandidates,  // [b * h, c] int32, this and the next as in pkv_hits, where the caller has none
   kCandidateCounts,  // [b * h] int32
   kScores,           // [b * h, k] float
+  kPositions,        // [b * h, k] int32
+  kCounts,           // [b * h] int32
+  kEstimates,        // [b, hq, c] float
+  kRestLse,          // [b, hq] float
+  kSampleEstimates,  // [b, hq, tail_samples] float
+  kRowKeys,          // [b * h, k, d] of any dtype
+  kRowValues,        // [b * h, k, dv] of any dtype
   kPartLengths,      // [PKV_MAX_PARTS, b] int64
   kStage,            // what the backend asks for, the most of any stage
 };
-inline constexpr std::array<std::string_view, 7> kPieceNames = {
-    "lengths", "votes", "candidates", "candidate_counts", "scores", "part_lengths", "stage"};
+inline constexpr std::array<std::string_view, 14> kPieceNames = {
+    "lengths",      "votes",     "candidates", "candidate_counts", "scores",   "positions",
+    "counts",       "estimates", "rest_lse",   "sample_estimates", "row_keys", "row_values",
+    "part_lengths", "stage"};
 
 class ScratchLedger {
  public:
@@ -60,6 +69,11 @@ class ScratchLedger {
     const Entry& entry = entries_[static_cast<std::size_t>(piece)];
     if (entry.bytes == 0) return nullptr;
     return reinterpret_cast<Value*>(static_cast<std::byte*>(base) + entry.offset);
+  }
+  // A caller's pointer that is NULL becomes the piece.
+  template <class Value>
+  void supply(void* base, Piece piece, Value*& pointer) const {
+    if (pointer == nullptr) pointer = get<Value>(base, piece);
   }
 
  private:

@@ -41,6 +41,26 @@ Device::~Device() {
   if (handle_ != nullptr) backend_.device_close(handle_);
 }
 
+absl::Status Device::set(const char* name, const char* value) const {
+  if (backend_.device_set == nullptr) {
+    return absl::InvalidArgumentError(
+        str_cat("option ", quote(name), ": the backend ", backend_.name, " has no options"));
+  }
+  return call("set", backend_.device_set, name, value);
+}
+
+absl::Status Device::set_parallel(const pkv_parallel* parallel) const {
+  if (backend_.device_parallel == nullptr) {
+    return absl::UnimplementedError(
+        str_cat("the backend ", backend_.name, " takes no threads of a caller"));
+  }
+  if (parallel != nullptr && (parallel->run == nullptr || parallel->workers == nullptr)) {
+    return absl::InvalidArgumentError(
+        str_cat("parallel.", parallel->run == nullptr ? "run" : "workers", " is NULL"));
+  }
+  return call("set_parallel", backend_.device_parallel, parallel);
+}
+
 absl::Status Device::check(pkv_status status, std::string_view what) const {
   return backend_status(status, backend_.name, what);
 }

@@ -33,6 +33,11 @@ class Device {
   std::string_view name() const { return info_.name; }  // e.g. the model of the processor
   const Host& host() const { return *host_; }
 
+  // An option of the backend. INVALID_ARGUMENT: it lacks the option, or refuses the value.
+  absl::Status set(const char* name, const char* value) const;
+  // Checked, then copied by the backend. NULL: its own threads again. UNIMPLEMENTED: it has none.
+  absl::Status set_parallel(const pkv_parallel* parallel) const;
+
   // Calls a slot with handle() and then `args`. On anything but PKV_OK the status carries the text
   // that the backend reported, after the backend's name and `what`: "cpu_ref: vote: ...".
   //   device.call("copy", device.backend().memory_copy, stream, target, source, bytes)

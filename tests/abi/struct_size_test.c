@@ -21,6 +21,7 @@ ADAPT(plan_desc)
 ADAPT(hits)
 ADAPT(rows)
 ADAPT(attention)
+ADAPT(step)
 
 static const struct {
   const char *name;
@@ -37,6 +38,7 @@ static const struct {
     {"hits", init_hits, sizeof(pkv_hits)},
     {"rows", init_rows, sizeof(pkv_rows)},
     {"attention", init_attention, sizeof(pkv_attention)},
+    {"step", init_step, sizeof(pkv_step)},
 };
 
 static unsigned char room[ROOM];

@@ -3,7 +3,7 @@
  * where they live, and attends. What is computed: docs/algorithm.md.
  *
  * The short way: open a runtime, a device and a stream; fit a codec on the keys of a prompt; append
- * the keys to an index; make a plan; then per decoding step retrieve, fetch, attend.
+ * the keys to an index; make a plan; then run a step per token, or its parts: retrieve, fetch, attend.
  *
  *   pkv_runtime_create(NULL, &runtime);
  *   pkv_device_open(runtime, "auto", 0, &device);
@@ -14,9 +14,7 @@
  *   pkv_index_create(device, codec, 1, 131072, &index);
  *   pkv_index_append_sync(index, stream, 0, &keys, &values);
  *   pkv_plan_create(index, config, &desc, &plan);
- *   pkv_retrieve(plan, stream, &query, scratch, &hits);
- *   pkv_fetch(plan, stream, &source, &hits, &rows);
- *   pkv_attend(plan, stream, &attention);
+ *   pkv_step_run(plan, stream, &step);
  *   pkv_stream_sync(stream);
  *
  * Conventions; functions do not repeat them.
@@ -137,6 +135,16 @@ PKV_API pkv_status pkv_device_describe(const pkv_device *device, const char **ou
 /* Name of the backend that runs here. */
 PKV_API const char *pkv_device_backend(const pkv_device *device);
 
+/* An option of the device for the calls that come, e.g. "threads" (0: all that there are) and "isa"
+ * (the instruction set) of the backend cpu. PKV_INVALID_ARGUMENT: the value, or an option that this
+ * backend lacks; the text lists what is accepted. Not while other threads use the device. */
+PKV_API pkv_status pkv_device_set(pkv_device *device, const char *name, const char *value);
+/* Runs on the caller's threads from now on; NULL: on the backend's own again. The struct is copied,
+ * what it points to stays the caller's. A runner that leaves an index out: the call returns
+ * PKV_FAILED_PRECONDITION and says how many ran; `cancelled` not 0: PKV_CANCELLED, outputs undefined but for
+ * objects, which stay as they were. PKV_UNIMPLEMENTED: the backend has threads of no kind. */
+PKV_API pkv_status pkv_device_set_parallel(pkv_device *device, const pkv_parallel *parallel);
+
 /* Memory kinds for pkv_device_alloc. */
 enum { PKV_ALLOC_DEVICE = 1, PKV_ALLOC_HOST = 2 /* host memory the device reads directly */ };
 /* bytes >= 1, aligned to 256, contents undefined. PKV_RESOURCE_EXHAUSTED names bytes and kind. */
@@ -164,7 +172,7 @@ PKV_API pkv_status pkv_event_wait(pkv_event *event, pkv_stream *stream);
 /* ---- Configuration ------------------------------------------------------------------ */
 
 /* A set of options. Those of the codec (head_dim, value_dim, v_source, codec, vote, center,
- * balance, rounds, seed, value_norm, and the sketch named by tail) fix what a key record is; those
+ * balance, fit, rounds, seed, value_norm, and the sketch named by tail) fix what a key record is; those
  * of a plan (k, candidates, vote_group, rho_of, rank, tail, tail_samples, scale, share, k_min) how
  * a step works; nonfinite belongs to append. docs/algorithm.md, section 1, has the meaning and the
  * defaults per profile. */
@@ -240,7 +248,7 @@ PKV_API void pkv_index_destroy(pkv_index *index);
 /* Encodes t keys behind those of one sequence.
  *   keys    [h, t, d]
  *   values  [h, t, dv]; optional unless the codec has a sketch or norms; without values for any
- * token the tail "mean" is refused by pkv_attend pkv_index_append isolates bad keys
+ * token every tail but "drop" is refused by pkv_attend. pkv_index_append isolates bad keys
  * (docs/algorithm.md, 3.6); the _sync form obeys the option nonfinite of the config the codec was
  * made with: refuse names sequence, head, position. PKV_OUT_OF_RANGE: sequence.
  * PKV_RESOURCE_EXHAUSTED: does not fit (need and room named). */
@@ -383,6 +391,26 @@ PKV_API pkv_status pkv_attention_init(pkv_attention *attention, size_t struct_si
  * may be absent: the first dv coordinates of the keys are used. */
 PKV_API pkv_status pkv_attend(const pkv_plan *plan, pkv_stream *stream,
                               const pkv_attention *attention);
+
+/* A whole step in one call. */
+typedef struct pkv_step {
+  uint32_t struct_size;
+  int32_t dense_count; /* 0..PKV_ATTENTION_PARTS */
+  pkv_tensor query;    /* [b, hq, d] */
+  pkv_dense dense[PKV_ATTENTION_PARTS];
+  pkv_rows source; /* keys [sequences, h, n, d], values [sequences, h, n, dv]; n at least the
+                         * sequences' lengths; keys.ndim 0 if k = 0 */
+  const pkv_hits
+      *hits;         /* where to leave what was found; NULL, or any of its pointers: not wanted */
+  void *scratch;     /* as for pkv_retrieve */
+  pkv_tensor output; /* [b, hq, dv] f32, f16 or bf16 */
+  float *lse;        /* [b, hq] natural log-sum-exp, tail included; optional */
+} pkv_step;
+PKV_API pkv_status pkv_step_init(pkv_step *step, size_t struct_size);
+
+/* pkv_retrieve, pkv_fetch from `source` and pkv_attend in one: the same result, and the fastest way
+ * to it where the backend has one, since rows are read where they lie. */
+PKV_API pkv_status pkv_step_run(const pkv_plan *plan, pkv_stream *stream, const pkv_step *step);
 
 #ifdef __cplusplus
 }

@@ -85,6 +85,7 @@ inline pkv_index_stats index_stats() {
 inline pkv_plan_desc plan_desc() { return initialised<pkv_plan_desc, pkv_plan_desc_init>(); }
 inline pkv_hits hits() { return initialised<pkv_hits, pkv_hits_init>(); }
 inline pkv_rows rows() { return initialised<pkv_rows, pkv_rows_init>(); }
+inline pkv_step step() { return initialised<pkv_step, pkv_step_init>(); }
 inline pkv_attention attention() { return initialised<pkv_attention, pkv_attention_init>(); }
 
 class Runtime : public Handle<pkv_runtime, pkv_runtime_destroy> {
@@ -290,6 +291,9 @@ class Plan : public Handle<pkv_plan, pkv_plan_destroy> {
   void fetch(Stream& stream, const pkv_rows& source, const pkv_hits& hits,
              const pkv_rows& rows) const {
     check(pkv_fetch(handle_, stream.get(), &source, &hits, &rows));
+  }
+  void step(Stream& stream, const pkv_step& step) const {
+    check(pkv_step_run(handle_, stream.get(), &step));
   }
   void attend(Stream& stream, const pkv_attention& attention) const {
     check(pkv_attend(handle_, stream.get(), &attention));

@@ -175,6 +175,24 @@ struct Step {
     }
     return pkv::attend(*plan, machine.stream, attention, has_hits ? &hits : nullptr);
   }
+  // The whole step in one call, `wanted` being what it leaves of the hits.
+  pkv_step step_of(Array& query, Zone& zone, const std::vector<pkv_dense>& dense = {}) {
+    pkv_step step{};
+    step.query = query.tensor();
+    step.output = output->tensor();
+    step.lse = lse->data();
+    step.scratch = scratch_memory();
+    step.dense_count = static_cast<int32_t>(dense.size());
+    std::copy(dense.begin(), dense.end(), step.dense);
+    if (plan->options().k > 0) {
+      step.source.keys = zone.keys.tensor();
+      if (index->geometry().v_source == PKV_V_SOURCE_OWN) step.source.values = zone.values.tensor();
+    }
+    return step;
+  }
+  absl::Status run(const pkv_step& step, const pkv_hits& wanted = {}) {
+    return pkv::step(*plan, machine.stream, step, wanted);
+  }
   bool guards_hold() {
     return positions->guards_hold() && scores->guards_hold() && counts->guards_hold() &&
            candidates->guards_hold() && candidate_counts->guards_hold() &&
