@@ -9,6 +9,8 @@ from decoding import Plan, Step, patterned
 from oracle import encode, model
 from reference import check_attention, normal
 
+U8 = 5
+
 
 def fetch(machine, keys, positions, dtype):
     """Rows at `positions` of keys [n, d] by the stage, into memory that held something else."""
@@ -100,6 +102,9 @@ def test_rows_and_codes_of_no_whole_vector(machine, dim):
         assert records[name].tobytes() == plane.tobytes()
         ones = [index.records(0, 0, i, 1)[name].tobytes() for i in range(n)]
         assert b"".join(ones) == plane.tobytes()
+    order = np.random.default_rng(8).permutation(n)
+    rows = np.concatenate([records["signs"], records["codes"]], axis=1)  # 36 and 132 bytes each
+    assert fetch(machine, rows, order, U8).tobytes() == rows[order].tobytes()
     step = Step(Plan(machine, index, config, 1, 1)).retrieve(normal(8, 1, 1, dim))
     step.fetch(keys[None], values[None])
     assert sorted(step.found()) == list(range(n))
