@@ -26,4 +26,9 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
+// The scratch of one of several workers, each with `bytes_each` of a call's.
+inline Scratch worker_scratch(void* base, int32_t worker, int64_t bytes_each) {
+  return Scratch(static_cast<std::byte*>(base) + worker * bytes_each);
+}
+
 }  // namespace pkv::cpu

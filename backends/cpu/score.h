@@ -1,0 +1,25 @@
+// Scores from estimates: what orders the candidates. docs/algorithm.md, section 6.2, without norms.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/isa.h"
+
+namespace pkv::cpu {
+
+// The estimates of one row: estimates[g * stride + c], 0 <= g < group, 0 <= c < count.
+struct RowEstimates {
+  const float* estimates;
+  int64_t stride;
+  int32_t group;
+  int32_t count;
+};
+
+// rank = mean, exact: ((est_0 + est_1) + ..) / fp32(G)
+void score_by_mean(const Isa& isa, const RowEstimates& row, float* scores);
+
+// rank = group: ln sum_g exp(scale * est_g - lse_g). shares [group, count]: temporary.
+void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float* shares,
+                    float* scores);
+
+}  // namespace pkv::cpu

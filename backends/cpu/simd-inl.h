@@ -1,0 +1,77 @@
+// Vectors of at most 64 bytes, and sums across their blocks of 16 bytes. Per target.
+#if defined(PKV_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_SIMD_INL_H_
+#undef PKV_CPU_SIMD_INL_H_
+#else
+#define PKV_CPU_SIMD_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace pkv::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Of a scalable set one block of 16 bytes is used: blocks are what these kernels are made of.
+#if HWY_HAVE_SCALABLE
+constexpr size_t kVectorBytes = 16;
+#else
+constexpr size_t kVectorBytes = HWY_MIN(HWY_MAX_BYTES, 64);
+#endif
+using D8 = hn::CappedTag<uint8_t, kVectorBytes>;
+using D16 = hn::CappedTag<uint16_t, kVectorBytes / 2>;
+using DI16 = hn::CappedTag<int16_t, kVectorBytes / 2>;
+using DI32 = hn::CappedTag<int32_t, kVectorBytes / 4>;
+using DU32 = hn::CappedTag<uint32_t, kVectorBytes / 4>;
+using DF = hn::CappedTag<float, kVectorBytes / 4>;
+using V8 = hn::Vec<D8>;
+using V16 = hn::Vec<D16>;
+using VI16 = hn::Vec<DI16>;
+using VI32 = hn::Vec<DI32>;
+using VU32 = hn::Vec<DU32>;
+using VF = hn::Vec<DF>;
+constexpr size_t kFloats = kVectorBytes / 4;
+
+// One block of 4 numbers.
+template <typename T>
+using D4 = hn::FixedTag<T, 4>;
+
+// The sum of a vector's blocks of 4 numbers.
+template <typename T>
+HWY_INLINE hn::Vec<D4<T>> sum_blocks(hn::Vec<hn::CappedTag<T, kFloats>> x) {
+  if constexpr (kFloats == 4) {
+    return x;
+  } else if constexpr (kFloats == 8) {
+    const D4<T> d4;
+    return hn::Add(hn::LowerHalf(d4, x), hn::UpperHalf(d4, x));
+  } else {
+    const D4<T> d4;
+    const hn::FixedTag<T, 8> d8;
+    const auto half = hn::Add(hn::LowerHalf(d8, x), hn::UpperHalf(d8, x));
+    return hn::Add(hn::LowerHalf(d4, half), hn::UpperHalf(d4, half));
+  }
+}
+
+// Lane i: the sum of all lanes of x_i.
+template <typename T>
+HWY_INLINE hn::Vec<D4<T>> sums_of_four(hn::Vec<hn::CappedTag<T, kFloats>> x0,
+                                       hn::Vec<hn::CappedTag<T, kFloats>> x1,
+                                       hn::Vec<hn::CappedTag<T, kFloats>> x2,
+                                       hn::Vec<hn::CappedTag<T, kFloats>> x3) {
+  const hn::CappedTag<T, kFloats> d;
+  const hn::CappedTag<uint64_t, kFloats / 2> d64;
+  const auto s01 = hn::Add(hn::InterleaveLower(d, x0, x1), hn::InterleaveUpper(d, x0, x1));
+  const auto s23 = hn::Add(hn::InterleaveLower(d, x2, x3), hn::InterleaveUpper(d, x2, x3));
+  const auto lower = hn::InterleaveLower(d64, hn::BitCast(d64, s01), hn::BitCast(d64, s23));
+  const auto upper = hn::InterleaveUpper(d64, hn::BitCast(d64, s01), hn::BitCast(d64, s23));
+  return sum_blocks<T>(hn::Add(hn::BitCast(d, lower), hn::BitCast(d, upper)));
+}
+
+}  // namespace pkv::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target

@@ -1,0 +1,135 @@
+#include "backends/cpu/step_row.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/format/candidates.h"
+
+namespace pkv::cpu {
+namespace {
+
+// The candidates, where the caller wants them, or where they are.
+const int32_t* write_candidates(const StepRow& row, const Survivors& survivors, int64_t count) {
+  const pkv_select_args& a = row.args->select;
+  if (a.candidate_counts != nullptr) a.candidate_counts[row.r] = static_cast<int32_t>(count);
+  if (a.candidates == nullptr) return survivors.positions;
+  int32_t* out = a.candidates + row.r * a.candidates_stride;
+  std::copy_n(survivors.positions, count, out);
+  std::fill(out + count, out + a.candidates_stride, -1);
+  return out;
+}
+
+void write_votes(const StepRow& row, const VoteRow* votes) {
+  const pkv_vote_args& a = row.args->vote;
+  if (a.votes == nullptr) return;
+  float* out = a.votes + row.r * a.votes_stride;
+  if (votes != nullptr) {
+    vote_range(*votes, 0, row.n, out);
+  } else {
+    std::fill_n(out, row.n, std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+TailRow tail_row(const StepRow& row, const RerankRow& hits, const StepRoom& room) {
+  const pkv_attend_args& a = row.args->attend;
+  const int32_t dv = a.codec.geometry->value_dim;
+  TailRow tail{};
+  tail.n = row.n;
+  tail.kv_head = row.kv_head;
+  tail.candidates = hits.candidates;
+  tail.candidate_count = hits.candidate_count;
+  tail.estimates = hits.estimates;
+  tail.stride = hits.stride;
+  tail.rest_lse = hits.rest_lse;
+  tail.sample_estimates = hits.sample_estimates;
+  tail.places = room.places;
+  tail.place_count = *hits.count;
+  tail.value_sums = a.value_sums + row.store_row * dv;
+  tail.good_count = a.good_counts[row.store_row];
+  tail.base = row_base(row.args->rerank.store, row.store_row);
+  tail.layout = row.layout;
+  return tail;
+}
+
+}  // namespace
+
+bool has_attention(const pkv_step_args& args) { return args.attend.output.ndim != 0; }
+
+StepRoom take_step_room(Scratch& scratch, const Isa& isa, const pkv_step_args& a) {
+  StepRoom room{};
+  const int64_t longest = a.select.batch.max_length;
+  room.query = take_row_query(scratch, *a.vote.codec.geometry, a.vote.query_heads);
+  room.tables = take_vote_tables(scratch, a.vote);
+  room.survivors = take_survivors(scratch, isa, longest, largest_count(a.select.rule, longest));
+  room.rerank = take_rerank_room(scratch, isa, a.rerank);
+  room.places = scratch.take<int32_t>(a.rerank.k);
+  if (!has_attention(a)) return room;
+  room.state = take_attend_state(scratch, isa, a.attend);
+  room.tail = take_tail_room(scratch, a.attend);
+  return room;
+}
+
+StepRow step_row_of(const pkv_step_args& args, const Layout& layout, int64_t r) {
+  const int32_t kv_heads = args.vote.codec.geometry->kv_heads;
+  StepRow row{};
+  row.args = &args;
+  row.layout = &layout;
+  row.r = r;
+  row.i = r / kv_heads;
+  row.kv_head = static_cast<int32_t>(r % kv_heads);
+  row.sequence = args.vote.batch.sequences[row.i];
+  row.store_row = row.sequence * kv_heads + row.kv_head;
+  row.n = args.vote.batch.lengths[row.i];
+  row.wanted = format::candidate_count(args.select.rule, row.n);
+  return row;
+}
+
+VoteRow vote_row_of(const Isa& isa, const StepRow& row, const VoteTables& tables) {
+  return {&isa, row_base(row.args->vote.store, row.store_row), row.layout, tables, row.n};
+}
+
+void finish_bad_row(const StepRow& row, StepRoom& room) {
+  write_votes(row, nullptr);
+  write_candidates(row, room.survivors, 0);
+  write_no_hits(row.args->rerank, rerank_row_of(row.args->rerank, room.rerank, row.r),
+                room.query.group);
+  if (has_attention(*row.args)) write_empty(row.args->attend, row.i, row.kv_head);
+}
+
+void finish_row(const StepRow& row, StepRoom& room) {
+  const pkv_step_args& a = *row.args;
+  RerankRow hits = rerank_row_of(a.rerank, room.rerank, row.r);
+  hits.candidate_count = static_cast<int32_t>(room.survivors.count);
+  hits.candidates = write_candidates(row, room.survivors, room.survivors.count);
+  hits.places = room.places;
+  prepare_estimator(a.rerank.codec, room.query, row.kv_head,
+                    row_base(a.rerank.store, row.store_row), *row.layout, room.rerank.estimator);
+  write_hits(a.rerank, hits, room.rerank);
+  if (!has_attention(a)) {
+    write_samples(a.rerank, hits, room.rerank);
+    return;
+  }
+  const FetchedRows fetched = {&a.fetch.source_keys, &a.fetch.source_values, row.sequence,
+                               hits.positions, a.attend.k > 0 ? *hits.count : 0};
+  prefetch_rows(fetched, row.kv_head);
+  write_samples(a.rerank, hits, room.rerank);
+  const bool has_tail = a.attend.tail != PKV_TAIL_DROP;
+  const TailRow tail = has_tail ? tail_row(row, hits, room) : TailRow{};
+  attend_row(a.attend, row.i, row.kv_head, room.query, fetched, has_tail ? &tail : nullptr,
+             room.tail, room.state);
+}
+
+void run_row(const Isa& isa, const StepRow& row, StepRoom& room) {
+  const pkv_vote_args& a = row.args->vote;
+  if (!prepare_query(a.codec, a.queries, row.i, row.kv_head, room.query)) {
+    finish_bad_row(row, room);
+    return;
+  }
+  fill_vote_tables(a, room.query, row.store_row, room.tables);
+  const VoteRow votes = vote_row_of(isa, row, room.tables);
+  write_votes(row, &votes);
+  select_row(votes, row.wanted, room.survivors);
+  finish_row(row, room);
+}
+
+}  // namespace pkv::cpu

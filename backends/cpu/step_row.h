@@ -1,0 +1,54 @@
+// One row of a fused step, stage after stage, all of it in one worker's room.
+// docs/algorithm.md, sections 4 to 8.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/attend.h"
+#include "backends/cpu/rerank.h"
+#include "backends/cpu/vote.h"
+#include "pariskv/pariskv_backend.h"
+
+namespace pkv::cpu {
+
+struct StepRoom {
+  RowQuery query;
+  VoteTables tables;
+  Survivors survivors;
+  RerankRoom rerank;
+  AttendState state;  // with attention only, like what follows
+  TailRoom tail;
+  int32_t* places;  // [k]
+};
+
+StepRoom take_step_room(Scratch& scratch, const Isa& isa, const pkv_step_args& args);
+
+// A row of the batch and what is the same for all.
+struct StepRow {
+  const pkv_step_args* args;
+  const Layout* layout;
+  int64_t r;
+  int64_t i;  // entry of the batch
+  int32_t kv_head;
+  int64_t sequence;
+  int64_t store_row;  // in the store
+  int64_t n;
+  int64_t wanted;  // C of section 5
+};
+
+StepRow step_row_of(const pkv_step_args& args, const Layout& layout, int64_t r);
+
+bool has_attention(const pkv_step_args& args);
+
+// The row as stage vote sees it.
+VoteRow vote_row_of(const Isa& isa, const StepRow& row, const VoteTables& tables);
+
+// After selection: survivors hold the candidates. All of the row's results are written.
+void finish_row(const StepRow& row, StepRoom& room);
+// 4.4
+void finish_bad_row(const StepRow& row, StepRoom& room);
+
+// All of a row.
+void run_row(const Isa& isa, const StepRow& row, StepRoom& room);
+
+}  // namespace pkv::cpu

@@ -1,0 +1,54 @@
+// The tail of attend: what stands for the keys of the zone that were not fetched.
+// docs/algorithm.md, section 8. Not here: original K and V (attend.h).
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/attend_block.h"
+#include "backends/cpu/layout.h"
+#include "backends/cpu/scratch.h"
+#include "pariskv/pariskv_backend.h"
+
+namespace pkv::cpu {
+
+// A worker's room.
+struct TailRoom {
+  float* logits;        // [most] of one head
+  float* shares;        // [most] exp of them
+  int32_t* entries;     // [most] sketches that count
+  int32_t* origins;     // [most] where their estimates stand: candidates, then samples
+  float* factors;       // [most] w_v
+  float* weights;       // [most, 4]
+  float* sums;          // [4, padded_dv]
+  float* mean;          // [padded_dv] v_mean
+  uint8_t* is_fetched;  // [candidates_stride]
+};
+
+TailRoom take_tail_room(Scratch& scratch, const pkv_attend_args& args);
+
+// One row's tail.
+struct TailRow {
+  int64_t n;
+  int32_t kv_head;
+  const int32_t* candidates;
+  int32_t candidate_count;
+  const float* estimates;  // [G, stride]
+  int64_t stride;
+  const float* rest_lse;          // [G]
+  const float* sample_estimates;  // [G, T]; sampled and sketch only
+  const int32_t* places;          // [place_count] of the fetched rows among the candidates
+  int32_t place_count;
+  const double* value_sums;  // [dv]
+  int64_t good_count;
+  const uint8_t* base;  // row of the store; sampled and sketch only
+  const Layout* layout;
+};
+
+// Of row r of the batch, without the fetched rows' places. `layout` outlives it.
+TailRow tail_row_of(const pkv_attend_args& args, const Layout& layout, int64_t r);
+
+// Adds the tail to what the heads have gathered; tail other than drop.
+void add_tail(const pkv_attend_args& args, const TailRow& row, const TailRoom& room,
+              AttendState& state);
+
+}  // namespace pkv::cpu
