@@ -229,7 +229,8 @@ class Encoder {
                                         values_->rows().source()));
     }
     CLI_ASSIGN_OR_RETURN(const std::string v_source, config_value(config_.get(), "v_source"));
-    if (v_source == "own" && !values_ && !options_.config.has("tail")) {
+    const bool lacks_values = v_source == "none" || (v_source == "own" && !values_);
+    if (lacks_values && !options_.config.has("tail")) {
       CLI_RETURN_IF_ERROR(
           from_library(pkv_config_set(config_.get(), "tail", "drop"), About::kOptions));
     }

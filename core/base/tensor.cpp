@@ -58,7 +58,7 @@ absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_te
   view.data_ = tensor->data;
   std::copy_n(tensor->shape, axes.size(), view.shape_.begin());
   PKV_RETURN_IF_ERROR(view.check_extents(name, axes));
-  if (tensor->strides == nullptr) {
+  if (tensor->strides == nullptr || view.is_empty()) {  // numpy gives empty arrays strides of 0
     view.set_dense_strides();
   } else {
     std::copy_n(tensor->strides, axes.size(), view.strides_.begin());

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -163,6 +164,9 @@ absl::StatusOr<FittedParams> params_from(const pkv_geometry& geometry, Sums sums
 }
 
 // The second pass of fit = picked (2.2): centre and balance of the heads of which keys were picked.
+// Fewer keys say too little about a centre and a spread.
+constexpr int64_t kFewestPicks = 32;
+
 absl::Status refit_picked(const Stream& stream, pkv_fit_args args, const std::vector<float>& pivot,
                           const TensorView& keys, const CodecOptions& options,
                           const CodecParams& first_pass, FittedParams& fitted) {
@@ -180,8 +184,11 @@ absl::Status refit_picked(const Stream& stream, pkv_fit_args args, const std::ve
   PKV_ASSIGN_OR_RETURN(const FittedParams picked,
                        params_from(*args.geometry, std::move(sums), options));
   const auto dim = static_cast<std::size_t>(args.geometry->head_dim);
+  const std::size_t count = picks.size() / weights.size();
   for (std::size_t head = 0; head < weights.size(); ++head) {
-    if (weights[head] == 0) continue;
+    const auto row = std::span(picks).subspan(head * count, count);
+    const auto different = std::count_if(row.begin(), row.end(), [](int32_t n) { return n > 0; });
+    if (different < kFewestPicks || weights[head] == 0) continue;
     std::copy_n(picked.center.begin() + static_cast<std::ptrdiff_t>(head * dim), dim,
                 fitted.center.begin() + static_cast<std::ptrdiff_t>(head * dim));
     std::copy_n(picked.balance.begin() + static_cast<std::ptrdiff_t>(head * dim), dim,

@@ -47,6 +47,13 @@ static void test_device_nulls(pkv_runtime *runtime, pkv_device *device, pkv_stre
   CHECK_NULL(pkv_device_describe(device, NULL), "out");
   CHECK(pkv_device_backend(NULL) != NULL);
 
+  CHECK_NULL(pkv_device_set(NULL, "threads", "1"), "device");
+  CHECK_NULL(pkv_device_set(device, NULL, "1"), "name");
+  CHECK_NULL(pkv_device_set(device, "threads", NULL), "value");
+  CHECK_FAILS(pkv_device_set(device, "threads", "1"), PKV_INVALID_ARGUMENT, "cpu_ref");
+  CHECK_NULL(pkv_device_set_parallel(NULL, NULL), "device");
+  CHECK_FAILS(pkv_device_set_parallel(device, NULL), PKV_UNIMPLEMENTED, "cpu_ref");
+
   CHECK_NULL(pkv_device_alloc(NULL, PKV_ALLOC_DEVICE, 1, &data), "device");
   CHECK(data == NULL);
   CHECK_NULL(pkv_device_alloc(device, PKV_ALLOC_DEVICE, 1, NULL), "out");

@@ -35,7 +35,7 @@ def refuses(cli, tmp_path):
     return check
 
 
-# ---- What the issue of silent shapes is about (S079) ---------------------------------------------
+# ---- What the issue of silent shapes is about ---------------------------------------------
 
 
 def test_npy_with_fewer_bytes_than_promised(refuses):

@@ -104,7 +104,7 @@ def test_an_index_file_shows_header_sections_geometry_and_heads(cli, tmp_path):
     assert index["geometry"]["seed"] == "77"
     assert index["geometry"]["head_dim"] == "64"
     sizes = {section["type"]: section["bytes"] for section in index["sections"]}
-    assert sizes["GEOM"] == 80
+    assert sizes["GEOM"] == 88
     assert sizes["SIGN"] == 2 * 500 * 8
     assert [(head["kv_head"], head["n"]) for head in index["heads"]] == [(0, 500), (1, 500)]
     assert all(head["patterns_used"] > 0.5 for head in index["heads"])

@@ -77,7 +77,7 @@ def test_a_value_that_is_missing_is_said(cli):
         ("--vote", "median", "tier, graded"),
         ("--codec", "scalar3", "polar4, scalar4, scalar5"),
         ("--rank", "best", "mean, group"),
-        ("--tail", "sketch8", "drop, mean, sketch2, sketch4"),
+        ("--tail", "sketch8", "drop, mean, sampled, sketch2, sketch4"),
         ("--vote-group", "none", "sum, heads"),
         ("--share", "2", "0..1"),
         ("--seed", "18446744073709551616", "0..18446744073709551615"),

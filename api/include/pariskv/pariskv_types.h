@@ -59,7 +59,8 @@ enum {
 /* A borrowed view of memory with DLTensor's fields. A value type, frozen: it carries no
  * struct_size. Element (i0, .., im) lies at (char *)data + byte_offset + size * (i0 * strides[0] +
  * ..). The last axis is contiguous (its stride is 1, or its extent at most 1). Strides may be
- * negative or 0 on the other axes of inputs; views of outputs do not overlap. */
+ * negative or 0 on the other axes of inputs; views of outputs do not overlap. Where an extent is 0
+ * strides are not looked at. */
 typedef struct pkv_tensor {
   void *data;                  /* may be NULL if an extent is 0 */
   pkv_device_type device_type; /* PKV_DEVICE_* */

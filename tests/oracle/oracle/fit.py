@@ -9,7 +9,7 @@ from oracle import encode, model, vote
 from oracle.f32 import F32, quiet, sum_in_order
 
 PICKED_PPM = 100_000
-
+FEWEST_PICKS = 32
 SMALLEST_SPREAD = 2.0**-40
 
 
@@ -145,10 +145,12 @@ def picked_sums(first, geometry, center, balance, keys, queries, values=None):
     """(sums of the second pass, weights), or (first, weights) where the first pass stands. `center`
     and `balance` (float32) are the first pass's parameters, `first` its sums."""
     weights = pick_weights(geometry, center, balance, keys, queries)
-    if not weights.any():
+    if np.count_nonzero(weights) < FEWEST_PICKS:
         return first, weights
     rows = query_rows(queries, as_sum=True)
     second = fit_sums(first.pivot, keys, rows, values, weights)
+    if second.weight == 0:
+        return first, weights
     return replace(second, value_sums=first.value_sums), weights
 
 

@@ -136,6 +136,20 @@ TEST_CASE("tensor: a negative extent is refused whatever the range") {
   check_invalid(status, {"extent -3"});
 }
 
+TEST_CASE("tensor: strides of an empty tensor are not looked at") {
+  SampleKeys keys;
+  keys.shape = {2, 0, 8};
+  for (const auto& strides : {std::array<int64_t, 3>{0, 0, 0}, {-8, 5, 7}, {1, 1, INT64_MIN}}) {
+    std::copy(strides.begin(), strides.end(), keys.strides.begin());
+    for (const Access access : {Access::kInput, Access::kOutput}) {
+      const auto view = keys.check(access);
+      REQUIRE(view.ok());
+      CHECK(view->is_empty());
+      CHECK(view->stride(2) == 1);
+    }
+  }
+}
+
 TEST_CASE("tensor: products of extents that pass 2^63 bytes are refused, with 0 strides too") {
   SampleKeys keys;
   keys.shape = {int64_t{1} << 31, int64_t{1} << 30, 1};  // 2^61 elements, 2^63 bytes

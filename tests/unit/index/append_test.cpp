@@ -95,7 +95,7 @@ TEST_CASE("append: sequences do not touch each other") {
   CHECK(content_of(both.machine, *both.index) == content_of(alone.machine, *alone.index));
 }
 
-TEST_CASE("append: a refused key changes nothing and is named (S008)") {
+TEST_CASE("append: a refused key changes nothing and is named") {
   Setup setup({{"head_dim", "16"}, {"vote", "tier"}});
   require_ok(setup.append(1, 0, 10));
   const std::string before = content_of(setup.machine, *setup.index);
@@ -125,7 +125,7 @@ TEST_CASE("append: a refusal in a later piece of scratch takes back the earlier 
   CHECK(content_of(machine, *index) == before);
 }
 
-TEST_CASE("append: isolated keys are counted and leave the others alone (S008)") {
+TEST_CASE("append: isolated keys are counted and leave the others alone") {
   for (const bool is_enqueued : {true, false}) {
     // Enqueued appends isolate whatever the option says; with the option, waiting ones do too.
     const char* policy = is_enqueued ? "refuse" : "isolate";
@@ -141,7 +141,7 @@ TEST_CASE("append: isolated keys are counted and leave the others alone (S008)")
   }
 }
 
-TEST_CASE("append: what does not fit is refused with need and room (S049)") {
+TEST_CASE("append: what does not fit is refused with need and room") {
   Setup setup({{"head_dim", "16"}}, 3, 50);
   require_ok(setup.append(0, 0, 45));
   const std::string before = content_of(setup.machine, *setup.index);
@@ -154,7 +154,7 @@ TEST_CASE("append: what does not fit is refused with need and room (S049)") {
   require_ok(setup.append(1, 0, 50));
 }
 
-TEST_CASE("append: shapes, dtypes, sequences and values are checked by name (S065, S066)") {
+TEST_CASE("append: shapes, dtypes, sequences and values are checked by name") {
   Setup setup;
   const auto append = [&](int32_t sequence, pkv_tensor keys, const pkv_tensor* values) {
     return setup.index->append(setup.machine.stream, sequence, keys, values, Index::Mode::kSync);
@@ -164,7 +164,7 @@ TEST_CASE("append: shapes, dtypes, sequences and values are checked by name (S06
     check_refused(append(sequence, setup.keys.tensor(), &values), absl::StatusCode::kOutOfRange,
                   {"sequence=" + std::to_string(sequence), "0..2"});
   }
-  Array repeated({8, 5, 16});  // S085: keys already repeated to the query heads
+  Array repeated({8, 5, 16});  // keys already repeated to the query heads
   check_refused(append(0, repeated.tensor(), nullptr), absl::StatusCode::kInvalidArgument,
                 {"keys", "8", "2"});
   Array wide({2, 5, 24});
@@ -198,7 +198,7 @@ TEST_CASE("append: shapes, dtypes, sequences and values are checked by name (S06
       absl::StatusCode::kInvalidArgument, {"values", "v_source=none"});
 }
 
-TEST_CASE("append: strided, reversed and offset views equal the packed tensor (S089)") {
+TEST_CASE("append: strided, reversed and offset views equal the packed tensor") {
   Setup packed;
   Setup strided;
   Array tokens_first({30, 2, 24});  // [token, head, D + 8], tokens backwards
@@ -349,7 +349,7 @@ TEST_CASE("export: sketches are those of the range's multiples of the stride, in
   }
 }
 
-TEST_CASE("index: sizes are limited before anything is allocated (S064)") {
+TEST_CASE("index: sizes are limited before anything is allocated") {
   Machine machine;
   const auto codec = codec_of(machine, config_of({{"head_dim", "128"}, {"tail", "drop"}}), 8);
   for (const int64_t capacity :

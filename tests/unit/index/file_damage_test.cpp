@@ -55,7 +55,7 @@ int64_t peak_kib() {
 
 }  // namespace
 
-TEST_CASE("damage: each byte of a file, changed in turn, is noticed (S080)") {
+TEST_CASE("damage: each byte of a file, changed in turn, is noticed") {
   Setup setup;
   REQUIRE(setup.good.size() > 3500);
   REQUIRE(setup.good.size() < 8000);
@@ -89,7 +89,7 @@ TEST_CASE("damage: a file cut at any length, or longer, is noticed") {
   CHECK((content_of(setup.machine, *setup.used) == setup.before));
 }
 
-TEST_CASE("damage: any count or size under checksums that fit is refused at once (S081)") {
+TEST_CASE("damage: any count or size under checksums that fit is refused at once") {
   Setup setup;
   struct Field {
     std::string what;
@@ -155,7 +155,7 @@ TEST_CASE("damage: any count or size under checksums that fit is refused at once
   CHECK((content_of(setup.machine, *setup.used) == setup.before));
 }
 
-TEST_CASE("damage: another version is refused with both numbers (S084)") {
+TEST_CASE("damage: another version is refused with both numbers") {
   Setup setup;
   std::string bytes = setup.good;
   set_number<uint32_t>(bytes, 12, 2);

@@ -143,7 +143,7 @@ TEST_CASE("restore: a file with more tokens than there is room for") {
   CHECK((content_of(machine, *small) == before));
 }
 
-TEST_CASE("restore: every field that differs is named with both values (S082)") {
+TEST_CASE("restore: every field that differs is named with both values") {
   Machine machine;
   Folder folder;
   const Options base = {{"head_dim", "16"}, {"vote", "graded"}, {"tail", "mean"}, {"seed", "7"}};

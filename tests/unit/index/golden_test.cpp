@@ -156,7 +156,7 @@ TEST_CASE("golden: loading gives what was saved, and saving that the same bytes"
   }
 }
 
-TEST_CASE("golden: an unknown optional section is skipped (S084)") {
+TEST_CASE("golden: an unknown optional section is skipped") {
   Machine machine;
   const auto plain =
       value_of(Index::load_sync(machine.device, machine.stream, kValid + "default.pkv"));

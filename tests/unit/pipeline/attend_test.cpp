@@ -38,7 +38,7 @@ struct Setup {
 
 }  // namespace
 
-TEST_CASE("attend: with k >= n every key is fetched, and the result is dense attention (S021)") {
+TEST_CASE("attend: with k >= n every key is fetched, and the result is dense attention") {
   for (const char* tail : {"drop", "mean", "sampled", "sketch2", "sketch4"}) {
     for (const char* k : {"40", "41"}) {
       CAPTURE(tail);
@@ -76,7 +76,7 @@ TEST_CASE("attend: the default tail, with one sample, with a few, with all there
   }
 }
 
-TEST_CASE("attend: an empty zone is attention over the dense parts alone (S024)") {
+TEST_CASE("attend: an empty zone is attention over the dense parts alone") {
   Setup setup;
   const auto empty = value_of(Index::create(setup.machine.device, setup.index->codec(), 2, 64));
   Step zone_less(setup.machine, empty, *setup.config, {0, 1}, 4);
@@ -88,7 +88,7 @@ TEST_CASE("attend: an empty zone is attention over the dense parts alone (S024)"
   require_ok(dense.attend(setup.query, {part_of_zone(setup.zone, five)}, false));
   CHECK(zone_less.output->numbers() == dense.output->numbers());
   CHECK(zone_less.lse->values() == dense.lse->values());
-  // Entry 1 has nothing to attend to at all (S054).
+  // Entry 1 has nothing to attend to at all.
   CHECK(part_of(dense.output->numbers(), 1, 2) == std::vector<float>(32, 0.0F));
   CHECK(part_of(dense.lse->values(), 1, 2) == std::vector<float>(4, -kInf));
 }

@@ -43,7 +43,7 @@ TEST_CASE("fetch: every row is the source's at its position, unused slots are 0"
   CHECK(used == 2 * 3 + 2 * 6);
 }
 
-TEST_CASE("fetch: a position outside is named with its slot, and nothing is written (S031)") {
+TEST_CASE("fetch: a position outside is named with its slot, and nothing is written") {
   Setup setup;
   const auto clean = setup.step.positions->values();
   for (const int32_t wrong : {-2, 40, 45, INT32_MAX, INT32_MIN}) {
@@ -60,7 +60,7 @@ TEST_CASE("fetch: a position outside is named with its slot, and nothing is writ
   check_refused(setup.step.fetch(shorter), absl::StatusCode::kOutOfRange, {"=30", "0..29"});
 }
 
-TEST_CASE("fetch: hits stay good when tokens are appended in between (S033)") {
+TEST_CASE("fetch: hits stay good when tokens are appended in between") {
   Setup setup;
   Setup quiet;
   Zone::View keys, values;
@@ -77,7 +77,7 @@ TEST_CASE("fetch: hits stay good when tokens are appended in between (S033)") {
                 {"entry 1", "accepted: -1"});
 }
 
-TEST_CASE("fetch: bytes are kept for every dtype, NaN payloads and -0 included (S034)") {
+TEST_CASE("fetch: bytes are kept for every dtype, NaN payloads and -0 included") {
   Machine machine;
   for (const pkv_dtype dtype :
        {PKV_DTYPE_F32, PKV_DTYPE_F16, PKV_DTYPE_BF16, PKV_DTYPE_U8, PKV_DTYPE_I32, PKV_DTYPE_I64}) {
@@ -120,7 +120,7 @@ TEST_CASE("fetch: bytes are kept for every dtype, NaN payloads and -0 included (
   }
 }
 
-TEST_CASE("fetch: K and V have widths and dtypes of their own, and each is checked (S035)") {
+TEST_CASE("fetch: K and V have widths and dtypes of their own, and each is checked") {
   Setup setup;
   const auto fetch_with = [&](pkv_rows source, pkv_rows rows) {
     return fetch(*setup.step.plan, setup.machine.stream, source, setup.step.hits, rows);
@@ -157,7 +157,7 @@ TEST_CASE("fetch: K and V have widths and dtypes of their own, and each is check
                 {"hits.positions"});
 }
 
-TEST_CASE("fetch: strided source and rows equal packed ones (S036)") {
+TEST_CASE("fetch: strided source and rows equal packed ones") {
   Setup packed;
   Setup strided;
   require_ok(packed.step.fetch(packed.zone));

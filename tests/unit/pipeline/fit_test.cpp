@@ -45,7 +45,7 @@ TEST_CASE("fit: centre is the mean of the usable keys, also where the first ones
   }
 }
 
-TEST_CASE("fit: 0, 1 or 3 keys and no queries give a codec that works (S128)") {
+TEST_CASE("fit: 0, 1 or 3 keys and no queries give a codec that works") {
   Machine machine;
   const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
   for (const int64_t n : {0, 1, 3}) {
@@ -311,6 +311,20 @@ TEST_CASE("fit: a KV head of which no key was picked keeps the first pass") {
   CHECK_FALSE(is_same(half(picked->numbers().center(), 0), half(all->numbers().center(), 0)));
   CHECK(is_same(half(picked->numbers().center(), 1), half(all->numbers().center(), 1)));
   CHECK(is_same(half(picked->numbers().balance(), 1), half(all->numbers().balance(), 1)));
+}
+
+TEST_CASE("fit: fewer than 32 picked keys say too little, the first pass stands") {
+  Machine machine;
+  for (const int64_t count : {310, 311}) {  // of which one query position picks 31, or 32
+    CAPTURE(count);
+    Array keys({2, count, 16}), queries({4, 1, 16});
+    fill_random(keys.numbers(), 1);
+    fill_random(queries.numbers(), 2);
+    const auto picked = fit(machine, config_of(kPicked), keys, &queries);
+    const auto all = fit(machine, config_of(kKeys), keys, &queries);
+    CHECK(is_same(picked->numbers().center(), all->numbers().center()) == (count == 310));
+    CHECK(is_same(picked->numbers().balance(), all->numbers().balance()) == (count == 310));
+  }
 }
 
 TEST_CASE("fit: a key whose value is bad is left out of both passes") {

@@ -10,7 +10,7 @@
 
 namespace pkv::test {
 
-TEST_CASE("retrieve: any subset of sequences equals each alone, for every vote and tail (S020)") {
+TEST_CASE("retrieve: any subset of sequences equals each alone, for every vote and tail") {
   Machine machine;
   for (const char* vote : {"tier", "graded"}) {
     for (const char* tail : {"drop", "mean", "sketch2", "sampled"}) {
@@ -190,8 +190,7 @@ TEST_CASE("retrieve: the query is checked by name") {
       absl::StatusCode::kInvalidArgument, {"stream", "another device"});
 }
 
-TEST_CASE(
-    "retrieve: k above n, the result ends in filler and nothing lies behind it (S021, S022)") {
+TEST_CASE("retrieve: k above n, the result ends in filler and nothing lies behind it") {
   Machine machine;
   for (const int64_t n : {1, 8, 100}) {
     for (const int64_t k : {n, n + 1, int64_t{100}}) {
@@ -220,7 +219,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("retrieve: no entries, no hits, no keys: success with counts of 0 (S023)") {
+TEST_CASE("retrieve: no entries, no hits, no keys: success with counts of 0") {
   Machine machine;
   for (const char* vote : {"tier", "graded"}) {
     const Config none =
@@ -260,7 +259,7 @@ TEST_CASE("retrieve: no entries, no hits, no keys: success with counts of 0 (S02
   }
 }
 
-TEST_CASE("retrieve: a plan that was outgrown says so, and writes nothing (S033)") {
+TEST_CASE("retrieve: a plan that was outgrown says so, and writes nothing") {
   Machine machine;
   const Config config = config_of({{"head_dim", "8"}, {"k", "5"}});
   Zone zone({20}, 1, 20, 8, 8);
@@ -300,7 +299,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("retrieve: a bad query empties its row and leaves the others alone (S030)") {
+TEST_CASE("retrieve: a bad query empties its row and leaves the others alone") {
   Machine machine;
   const Config config = config_of({{"head_dim", "8"}, {"k", "5"}, {"tail", "drop"}});
   Zone zone({20, 20, 20}, 1, 20, 8, 8);
@@ -318,7 +317,7 @@ TEST_CASE("retrieve: a bad query empties its row and leaves the others alone (S0
   }
 }
 
-TEST_CASE("retrieve: one plan serves several threads, each with scratch of its own (S091)") {
+TEST_CASE("retrieve: one plan serves several threads, each with scratch of its own") {
   Machine machine;
   const Config config = config_of({{"head_dim", "16"}, {"k", "7"}, {"vote", "tier"}});
   Zone zone({150, 20}, 2, 150, 16, 16);
