@@ -164,6 +164,18 @@ absl::StatusOr<FittedParams> params_from(const pkv_geometry& geometry, Sums sums
 }
 
 // The second pass of fit = picked (2.2): centre and balance of the heads of which keys were picked.
+// With less to go by, centre and balance are those of a few keys, and others will be far off.
+constexpr int64_t kFewKeys = 256;
+
+void warn_of_few_keys(const Device& device, std::span<const int64_t> key_counts) {
+  const auto least = std::min_element(key_counts.begin(), key_counts.end());
+  if (least == key_counts.end() || *least >= kFewKeys) return;
+  device.host().log(LogLevel::kWarning,
+                    str_cat("codec fitted on ", *least, " keys of KV head ",
+                            least - key_counts.begin(), ": below ", kFewKeys,
+                            " recall may suffer, fit again when there are more"));
+}
+
 // Fewer keys say too little about a centre and a spread.
 constexpr int64_t kFewestPicks = 32;
 
@@ -302,6 +314,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
   }
   const CodecOptions options = config.codec_options();
   PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, pivot, {}));
+  if (options.center) warn_of_few_keys(*stream.device(), sums.key_counts);
   PKV_ASSIGN_OR_RETURN(FittedParams fitted, params_from(geometry, std::move(sums), options));
   std::span<const float> value_center = fitted.value_center;
   if (geometry.sketch_bits == 0) value_center = {};

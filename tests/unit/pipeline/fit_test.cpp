@@ -45,6 +45,32 @@ TEST_CASE("fit: centre is the mean of the usable keys, also where the first ones
   }
 }
 
+namespace {
+
+void keep_line(void* user, int32_t level, const char* text) {
+  static_cast<std::vector<std::string>*>(user)->push_back(std::to_string(level) + " " + text);
+}
+
+}  // namespace
+
+TEST_CASE("fit: few keys are worth a warning, which names the KV head") {
+  std::vector<std::string> lines;
+  Machine machine(value_of(
+      value_of(Registry::create(
+                   {.backend_path = "", .log = keep_line, .log_user = &lines, .log_level = 1}))
+          ->open_device("cpu_ref", 0)));
+  const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
+  Array enough({2, 256, 8}), few({2, 256, 8});
+  few.data()[300 * 8] = kNan;  // a key of KV head 1
+  fit(machine, config, enough);
+  CHECK(lines.empty());
+  fit(machine, config, few);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].starts_with("1 codec fitted on 255 keys of KV head 1"));
+  fit(machine, config_of({{"head_dim", "8"}, {"tail", "mean"}, {"center", "off"}}), few);
+  CHECK(lines.size() == 1);
+}
+
 TEST_CASE("fit: 0, 1 or 3 keys and no queries give a codec that works") {
   Machine machine;
   const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
