@@ -55,10 +55,9 @@ void keep_line(void* user, int32_t level, const char* text) {
 
 TEST_CASE("fit: few keys are worth a warning, which names the KV head") {
   std::vector<std::string> lines;
-  Machine machine(value_of(
-      value_of(Registry::create(
-                   {.backend_path = "", .log = keep_line, .log_user = &lines, .log_level = 1}))
-          ->open_device("cpu_ref", 0)));
+  const auto registry = value_of(
+      Registry::create({.backend_path = "", .log = keep_line, .log_user = &lines, .log_level = 1}));
+  Machine machine(value_of(registry->open_device("cpu_ref", 0)));
   const Config config = config_of({{"head_dim", "8"}, {"tail", "mean"}});
   Array enough({2, 256, 8}), few({2, 256, 8});
   few.data()[300 * 8] = kNan;  // a key of KV head 1
