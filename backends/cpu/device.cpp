@@ -85,14 +85,14 @@ pkv_status device_open(const pkv_host* host, int32_t ordinal, pkv_backend_device
   return guard(host, [&] {
     const pkv_status status = check_ordinal(host, ordinal);
     if (status != PKV_OK) return status;
-    *out = std::make_unique<pkv_backend_device>(host).release();
+    // No smart pointer: each backend has its own pkv_backend_device, and a linker that finds two
+    // destructors of unique_ptr<pkv_backend_device> keeps one.
+    *out = new pkv_backend_device(host);
     return pkv_status{PKV_OK};
   });
 }
 
-void device_close(pkv_backend_device* device) {
-  const std::unique_ptr<pkv_backend_device> owner(device);
-}
+void device_close(pkv_backend_device* device) { delete device; }
 
 pkv_status memory_alloc(pkv_backend_device* device, int32_t /*kind*/, int64_t bytes, void** out) {
   *out = ::operator new(static_cast<size_t>(bytes), alignment_of(bytes), std::nothrow);
