@@ -4,8 +4,12 @@
 //    row of weight 0 need not be, since 0 times NaN is NaN.
 //  - The running maximum covers the tail's logits too. lse is natural, the tail included.
 //  - Nothing to attend to, or a bad query (4.4): output exactly 0, lse exactly -inf.
-//  - tail = sketch: candidates that were not fetched are tokens of their own; their values are
-//    summed in rotated space and un-rotated once per head.
+//  - tail = sampled: one pseudo-token, whose value leans to the samples that were not fetched as
+//    far as their effective number carries. A sample whose estimate is NaN is left out, its sketch
+//    not read.
+//  - tail = sketch: candidates that were not fetched are tokens of their own; the pseudo-token of
+//    the rest has its value from the samples that are no candidates.
+//  - Sketched values are summed in rotated space and un-rotated once per head.
 #include "backends/template/device.h"
 #include "backends/template/stages.h"
 #include "pariskv/pariskv_backend.hpp"

@@ -2,6 +2,8 @@
 //  - The rotation of section 2.3 is the heart: core/format/rotation.h has its shape and constants;
 //    every schedule of the butterflies gives the same bits.
 //  - Sums are folds (section 0, core/format/fold.h). Thresholds compare the rounded product (3.4).
+//  - A value sketch is made at positions that are multiples of the stride only (3.5), counted in
+//    the sequence, not in the call; a key may be bad there that would be good elsewhere.
 //  - A bad key (3.6) is written as such and counted nowhere; first_bad is its position in the
 //    sequence.
 //  - occupancy, value_sums and good_counts are added to, value_sums in ascending position (3.7).

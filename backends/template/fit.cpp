@@ -2,6 +2,9 @@
 // docs/algorithm.md, section 2.2. Bounded: docs/numerics.md, section 3; the counts are exact.
 //  - A key counts if the squares of its elements have a finite sum in fp32 (and those of its value,
 //    if values are given); a query row likewise.
+//  - Weights multiply the keys' sums, not counts and not the values' sums; key_weights is their sum
+//    over the keys that count.
+//  - Queries count by head, or as the sums of a position's heads (4.1), as queries_as says.
 //  - Outputs are overwritten. Sums in double, or in fp32 over at most 1,024 keys at a time, then
 //    double.
 //  - Without queries (args->queries.ndim == 0) the query counts and squares are 0.

@@ -5,7 +5,11 @@
 //    position.
 //  - Unused entries: position -1, score -inf. estimates are written up to the count of candidates
 //    only.
-//  - estimates and rest_lse may be NULL; scratch takes their place where later steps need them.
+//  - Samples (6.4): their positions lie on the sketch's stride; candidates are among them. All
+//    tail_samples entries of sample_estimates are written: NaN at bad keys and where unused.
+//  - A bad query (4.4): count 0, rest_lse -inf, sample_estimates NaN.
+//  - estimates, rest_lse and sample_estimates may be NULL, each by itself; scratch takes their
+//    place where later steps need them.
 #include "backends/template/device.h"
 #include "backends/template/stages.h"
 #include "pariskv/pariskv_backend.hpp"

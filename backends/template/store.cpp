@@ -11,7 +11,7 @@ namespace pkv::template_backend {
 namespace {
 
 // Bytes of one row of `capacity` tokens, a multiple of 256. core/format/records.h has the bytes per
-// token.
+// token and per value sketch, of which there is one per sketch_stride tokens.
 pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geometry,
                            int64_t /*capacity*/, int64_t* /*out*/) {
   return backend::refuse(device->host, PKV_UNIMPLEMENTED,
@@ -19,7 +19,8 @@ pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geome
                          geometry->head_dim);
 }
 
-// Canonical record i becomes position begin + i of `row`; what lies beside it stays.
+// Canonical record i becomes position begin + i of `row`; what lies beside it stays. Entry i of the
+// canonical value planes is that of the i-th position of the range which has a sketch.
 pkv_status store_import(pkv_backend_device* device, pkv_backend_stream* /*stream*/,
                         const pkv_geometry* /*geometry*/, const pkv_store* /*store*/,
                         int64_t /*row*/, int64_t /*begin*/, int64_t count,
