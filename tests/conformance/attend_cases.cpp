@@ -116,6 +116,112 @@ void add_rows(Cases& cases) {
       {.tail = PKV_TAIL_SKETCH, .k = 8, .parts = {9}});
 }
 
+// Samples on every stride; with sketches of every key, samples for the rest alone.
+void add_sampled(Cases& cases) {
+  constexpr int32_t kSampled = PKV_TAIL_SAMPLED;
+  for (const int32_t stride : kStrides) {
+    for (const int64_t n : kAroundStride) {
+      for (const int32_t k : {0, 8}) {
+        add(cases, "sampled",
+            {.d = 64,
+             .dv = 24,
+             .h = 2,
+             .G = 2,
+             .b = 3,
+             .n = n,
+             .sketch_bits = 4,
+             .sketch_stride = stride},
+            {.tail = kSampled, .k = k, .parts = {5}});
+      }
+    }
+    for (const int32_t dv : {8, 64, 192}) {
+      add(cases, "sampled",
+          {.d = 64,
+           .dv = dv,
+           .h = 2,
+           .G = 3,
+           .b = 3,
+           .n = 257,
+           .sketch_bits = 2,
+           .sketch_stride = stride},
+          {.tail = kSampled, .k = 4, .tail_samples = 11, .parts = {}});
+    }
+    for (const char* keys : {"one_nan", "all_bad"}) {
+      add(cases, "sampled",
+          {.d = 64,
+           .h = 2,
+           .G = 2,
+           .b = 3,
+           .n = 40,
+           .sketch_bits = 4,
+           .sketch_stride = stride,
+           .keys = keys},
+          {.tail = kSampled, .k = 8, .parts = {5}});
+    }
+    for (const char* queries : {"zero", "large", "one_nan"}) {
+      add(cases, "sampled",
+          {.d = 64,
+           .h = 2,
+           .G = 2,
+           .b = 3,
+           .n = 100,
+           .sketch_bits = 4,
+           .sketch_stride = stride,
+           .queries = queries},
+          {.tail = kSampled, .k = 8, .parts = {5}});
+    }
+    // Every key fetched: nothing is left to sample.
+    add(cases, "sampled",
+        {.d = 64,
+         .dv = 24,
+         .h = 2,
+         .G = 2,
+         .b = 3,
+         .n = 33,
+         .sketch_bits = 4,
+         .sketch_stride = stride},
+        {.tail = kSampled, .k = 40, .ppm = 1000000, .parts = {5}});
+    // Every key a candidate, few fetched: samples and mass are candidates'.
+    add(cases, "sampled",
+        {.d = 64,
+         .dv = 24,
+         .h = 2,
+         .G = 2,
+         .b = 3,
+         .n = 65,
+         .sketch_bits = 4,
+         .sketch_stride = stride},
+        {.tail = kSampled, .k = 3, .ppm = 1000000, .parts = {5}});
+  }
+  add(cases, "sampled", {.d = 128, .G = 4, .n = 8208, .sketch_bits = 4, .sketch_stride = 16},
+      {.tail = kSampled, .k = 32, .ppm = 50000, .parts = {64}});
+  add(cases, "sampled",
+      {.d = 64,
+       .dv = 24,
+       .h = 2,
+       .G = 2,
+       .b = 3,
+       .n = 100,
+       .sketch_bits = 4,
+       .sketch_stride = 16,
+       .v_source = PKV_V_SOURCE_K_PREFIX,
+       .layout = Layout::kPadded},
+      {.tail = kSampled, .k = 8, .parts = {9}});
+  // One sample fewer than keys, as many, one more: l is 1 from there on.
+  for (const int32_t samples : {1, 7, 99, 100, 101}) {
+    for (const int32_t bits : {2, 4}) {
+      add(cases, "sketch",
+          {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .n = 100, .sketch_bits = bits},
+          {.tail = PKV_TAIL_SKETCH, .k = 8, .tail_samples = samples, .parts = {5}});
+    }
+  }
+  for (const char* queries : {"zero", "large"}) {
+    add(cases, "sketch",
+        {.d = 64, .h = 2, .G = 2, .b = 3, .n = 300, .sketch_bits = 4, .queries = queries},
+        {.tail = PKV_TAIL_SKETCH, .k = 4, .ppm = 50000, .tail_samples = 64, .parts = {}});
+  }
+}
+
 void add_tails(Cases& cases) {
   for (const int64_t n : {0, 1, 33, 257}) {
     for (const int32_t k : {0, 8, 100}) {
@@ -131,6 +237,7 @@ void add_tails(Cases& cases) {
       }
     }
   }
+  add_sampled(cases);
   for (const char* keys : {"one_nan", "all_bad"}) {
     add(cases, "mean", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 40, .keys = keys},
         {.tail = PKV_TAIL_MEAN, .k = 8, .parts = {5}});

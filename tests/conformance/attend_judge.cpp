@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "fmt/core.h"
+#include "tests/conformance/attend_tail.h"
 #include "tests/conformance/failure.h"
-#include "tests/conformance/model.h"
 #include "tests/conformance/tolerance.h"
 
 namespace pkv::conformance {
@@ -30,7 +30,7 @@ struct Sizes {
   double eps = 0.0;             // of a logit
   int64_t m = 0;                // entries
   std::vector<double> largest;  // [dv] max_i |v_ij|
-  double sketch_error = 0.0;    // of the sketched values' share of the output
+  std::vector<double> of_tail;  // [dv] of the tail's values, whatever their weights
 };
 
 class Sizer {
@@ -50,13 +50,14 @@ class Sizer {
     const int64_t q = i * input_.query_heads + query_head;
     Sizes sizes;
     sizes.largest.assign(static_cast<size_t>(codec_.dv()), 0.0);
+    sizes.of_tail = sizes.largest;
     for (size_t p = 0; p < parts_.size(); ++p) {
       const auto& lengths = input_.parts[p].lengths;
       add_tokens(parts_[p], r, q, lengths ? (*lengths)[static_cast<size_t>(i)] : parts_[p].t,
                  sizes);
     }
     if (input_.k > 0) add_tokens(rows_[0], r, q, input_.counts[static_cast<size_t>(r)], sizes);
-    if (input_.tail != PKV_TAIL_DROP) add_tail(i, kv_head, q, sizes);
+    if (input_.tail != PKV_TAIL_DROP) add_tail(i, query_head, sizes);
     return sizes;
   }
 
@@ -81,49 +82,13 @@ class Sizer {
     }
   }
 
-  bool is_fetched(int64_t r, int32_t position) const {
-    if (input_.k == 0) return false;
-    const std::vector<int32_t>& positions = input_.positions[static_cast<size_t>(r)];
-    const auto end = positions.begin() + input_.counts[static_cast<size_t>(r)];
-    return std::find(positions.begin(), end, position) != end;
-  }
-
-  void add_tail(int64_t i, int32_t kv_head, int64_t q, Sizes& sizes) const {
-    const int64_t r = i * codec_.heads() + kv_head;
-    const int64_t row =
-        int64_t{input_.batch.sequences[static_cast<size_t>(i)]} * codec_.heads() + kv_head;
-    const auto rest = static_cast<double>(input_.rest_lse[static_cast<size_t>(q)]);
-    if (std::isfinite(rest)) sizes.eps = std::max(sizes.eps, 2.0 * kUnit * std::fabs(rest));
-    double level = 0.0;
-    int64_t sketched = 0;
-    const std::vector<int32_t>& candidates = input_.candidates[static_cast<size_t>(r)];
-    for (size_t c = 0; c < candidates.size(); ++c) {
-      if (is_fetched(r, candidates[c])) continue;
-      const auto estimate = static_cast<double>(input_.estimates[static_cast<size_t>(q)][c]);
-      sizes.eps = std::max(sizes.eps, 2.0 * estimated_logit(scale(), estimate));
-      ++sketched;
-      if (input_.tail != PKV_TAIL_SKETCH) continue;
-      level = std::max(level, sketch_level(codec_.geometry, zone_.rows[static_cast<size_t>(row)],
-                                           candidates[c]));
-    }
-    sizes.m += sketched + 1;
-    add_values(row, kv_head, level, sizes);
-    sizes.sketch_error = sketch_value(codec_.dv(), sketched, level);
-  }
-
-  // The mean of the row's values, and the largest that a sketch can show.
-  void add_values(int64_t row, int32_t kv_head, double level, Sizes& sizes) const {
-    const auto good = static_cast<double>(zone_.good_counts[static_cast<size_t>(row)]);
+  void add_tail(int64_t i, int32_t query_head, Sizes& sizes) const {
+    const TailSizes tail = tail_sizes(codec_, zone_, input_, i, query_head);
+    sizes.eps = std::max(sizes.eps, tail.eps);
+    sizes.m += tail.entries;
     for (size_t j = 0; j < sizes.largest.size(); ++j) {
-      const size_t at = static_cast<size_t>(row) * sizes.largest.size() + j;
-      const double mean = good > 0.0 ? std::fabs(zone_.value_sums[at]) / good : 0.0;
-      double sketch = 0.0;
-      if (input_.tail == PKV_TAIL_SKETCH) {
-        const size_t center = static_cast<size_t>(kv_head) * sizes.largest.size() + j;
-        sketch = std::fabs(static_cast<double>(codec_.value_center[center])) +
-                 level * sketch_growth(codec_.dv());
-      }
-      sizes.largest[j] = std::max({sizes.largest[j], mean, sketch});
+      sizes.largest[j] = std::max(sizes.largest[j], tail.largest[j]);
+      sizes.of_tail[j] = tail.sketch_error + tail.shrink[j];
     }
   }
 
@@ -160,9 +125,9 @@ void judge_attention(const Codec& codec, const Zone& zone, const AttendInput& in
         const auto b = static_cast<double>(got.output.at(q * dv + j));
         double tolerance = 0.0;  // nothing to attend to: exactly 0
         if (sizes.m > 0 && std::isfinite(a)) {
-          tolerance = sizes.sketch_error + attend_output(sizes.eps, sizes.m,
-                                                         sizes.largest[static_cast<size_t>(j)], a,
-                                                         input.output_dtype);
+          const auto at = static_cast<size_t>(j);
+          tolerance = sizes.of_tail[at] +
+                      attend_output(sizes.eps, sizes.m, sizes.largest[at], a, input.output_dtype);
         }
         if (is_close(a, b, tolerance)) continue;
         throw Failure(

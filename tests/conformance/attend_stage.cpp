@@ -39,7 +39,11 @@ void put_tail(Session& session, const Codec& codec, const Zone& zone, const Atte
   args.rest_lse = session.in("rest_lse", input.rest_lse);
   args.value_sums = session.in("value_sums", zone.value_sums);
   args.good_counts = session.in("good_counts", zone.good_counts);
-  if (input.tail == PKV_TAIL_SKETCH) args.store = put_store(session, codec, zone, false);
+  if (!reads_samples(input.tail)) return;
+  args.tail_samples = input.tail_samples;
+  args.sample_estimates =
+      session.in("sample_estimates", padded(input.sample_estimates, input.tail_samples, 0.0F));
+  args.store = put_store(session, codec, zone, false);
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ struct AttendInput {
   int64_t candidates_stride = 0;
   Rows<float> estimates;        // [b * hq][count]
   std::vector<float> rest_lse;  // [b * hq]
+  int32_t tail_samples = 512;
+  Rows<float> sample_estimates;  // [b * hq][T]; tails that read samples only
   pkv_dtype output_dtype = PKV_DTYPE_F32;
   Layout output_layout = Layout::kStrided;
   bool wants_lse = true;
@@ -48,7 +50,12 @@ struct Attention {
   }
 };
 
-// `zone`: its value sums and counts, and with tail = sketch its records.
+// Whether a tail looks at samples and sketched values.
+inline bool reads_samples(int32_t tail) {
+  return tail == PKV_TAIL_SKETCH || tail == PKV_TAIL_SAMPLED;
+}
+
+// `zone`: its value sums and counts, and for tails that read samples its records.
 Attention run_attend(const Place& place, uint8_t fill, const Codec& codec, const Zone& zone,
                      const AttendInput& input);
 

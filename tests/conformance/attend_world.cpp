@@ -74,6 +74,7 @@ std::string AttendOptions::text() const {
   std::string text;
   if (k != usual.k) text += fmt::format("_k{}", k);
   if (ppm != usual.ppm) text += fmt::format("_ppm{}", ppm);
+  if (tail_samples != usual.tail_samples) text += fmt::format("_samples{}", tail_samples);
   text += "_t";
   for (size_t p = 0; p < parts.size(); ++p) text += fmt::format("{}{}", p > 0 ? "+" : "", parts[p]);
   if (parts.empty()) text += "none";
@@ -119,6 +120,8 @@ AttendInput attend_input(const Bench& bench, const World& world, const AttendOpt
   RerankInput rerank = rerank_input(world);
   input.scale = rerank.scale;
   rerank.k = options.k;
+  rerank.tail_samples = options.tail_samples;
+  rerank.wants_samples = reads_samples(options.tail);
   choose_candidates(bench, world, options.ppm, options.k, rerank);
   const Hits hits = bench.expected([&](const Place& place, uint8_t fill) {
     return run_rerank(place, fill, world.codec(), world.zone(), rerank);
@@ -138,6 +141,8 @@ AttendInput attend_input(const Bench& bench, const World& world, const AttendOpt
   input.candidates_stride = rerank.candidates_stride;
   input.estimates = hits.estimates;
   input.rest_lse = hits.rest_lse;
+  input.tail_samples = options.tail_samples;
+  input.sample_estimates = hits.sample_estimates;
   return input;
 }
 

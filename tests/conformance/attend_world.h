@@ -14,7 +14,8 @@ namespace pkv::conformance {
 struct AttendOptions {
   int32_t tail = PKV_TAIL_DROP;
   int32_t k = 0;
-  int64_t ppm = 300000;             // of the keys are candidates
+  int64_t ppm = 300000;  // of the keys are candidates
+  int32_t tail_samples = 512;
   std::vector<int64_t> parts = {};  // tokens of each
   bool has_lengths = true;          // of parts: shorter than their tokens, NaN behind
   pkv_dtype output_dtype = PKV_DTYPE_F32;

@@ -19,8 +19,19 @@ bool is_nan(T value) {
 }
 
 template <class T>
+auto bits_of(T value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return std::bit_cast<uint32_t>(value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return std::bit_cast<uint64_t>(value);
+  } else {
+    return value;
+  }
+}
+
+template <class T>
 bool is_equal(T expected, T got, Nans nans) {
-  if (std::memcmp(&expected, &got, sizeof expected) == 0) return true;
+  if (bits_of(expected) == bits_of(got)) return true;
   return nans == Nans::kAnyEqual && is_nan(expected) && is_nan(got);
 }
 
@@ -28,9 +39,9 @@ bool is_equal(T expected, T got, Nans nans) {
 template <class T>
 std::string show(T value) {
   if constexpr (std::is_same_v<T, float>) {
-    return fmt::format("{:.9g} ({:#010x})", value, std::bit_cast<uint32_t>(value));
+    return fmt::format("{:.9g} ({:#010x})", value, bits_of(value));
   } else if constexpr (std::is_same_v<T, double>) {
-    return fmt::format("{:.17g} ({:#018x})", value, std::bit_cast<uint64_t>(value));
+    return fmt::format("{:.17g} ({:#018x})", value, bits_of(value));
   } else if constexpr (std::is_same_v<T, uint8_t>) {
     return fmt::format("{:#04x}", value);
   } else {
@@ -108,9 +119,9 @@ void expect_bits(const std::string& what, const Records& expected, const Records
     const auto first = std::mismatch(a.begin(), a.end(), b.begin());
     if (first.first == a.end()) continue;
     const auto byte = static_cast<size_t>(first.first - a.begin());
-    const size_t per_token = a.size() / static_cast<size_t>(expected.tokens);
-    throw Failure(fmt::format("{}: plane {}: position {}, byte {} of {}: expected {}, got {}", what,
-                              kPlaneNames[p], byte / per_token, byte % per_token, per_token,
+    const size_t per_entry = a.size() / static_cast<size_t>(expected.entries[p]);
+    throw Failure(fmt::format("{}: plane {}: entry {}, byte {} of {}: expected {}, got {}", what,
+                              kPlaneNames[p], byte / per_entry, byte % per_entry, per_entry,
                               show(a[byte]), show(b[byte])));
   }
 }

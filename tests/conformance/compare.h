@@ -28,7 +28,7 @@ void expect_bits(const std::string& what, const Rows<T>& expected, const Rows<T>
 void expect_bits(const std::string& what, const Dense& expected, const Dense& got,
                  Nans nans = Nans::kByBits);
 
-// Names token and byte.
+// Names plane, entry and byte.
 void expect_bits(const std::string& what, const Records& expected, const Records& got,
                  Nans nans = Nans::kByBits);
 void expect_bits(const std::string& what, const Zone& expected, const Zone& got,

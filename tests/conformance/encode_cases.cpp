@@ -57,7 +57,7 @@ void check_pieces(const Bench& bench, const Setup& setup, const std::string& nam
   expect_bits("pieces against one call", world.zone(), input.before);
 }
 
-// S007: of a rotated key one subspace is all zero, so it holds exact zeros of both signs.
+// Of a rotated key one subspace is all zero, so it holds exact zeros of both signs.
 void check_zero_block(const Bench& bench, const Setup& setup, const std::string& name) {
   const World world(bench, setup, name);
   EncodeInput input = encode_input(world);
@@ -188,6 +188,25 @@ void add_values(Cases& cases) {
          .is_plain = true,
          .values = "zero"});
   }
+  for (const int32_t stride : kStrides) {
+    for (const int64_t n : kAroundStride) {
+      add(cases, "stride",
+          {.d = 64, .dv = 24, .h = 2, .b = 3, .n = n, .sketch_bits = 4, .sketch_stride = stride});
+    }
+    // What is bad of a value alone is bad everywhere, what is bad of a sketch only where one is.
+    for (const char* values : {"one_nan", "large_square", "overflow", "zero"}) {
+      add(cases, "stride",
+          {.d = 64,
+           .dv = 64,
+           .b = 3,
+           .n = 35,
+           .sketch_bits = stride == 3 ? 2 : 4,
+           .sketch_stride = stride,
+           .value_norm = 1,
+           .values = values});
+    }
+  }
+  add(cases, "stride", {.d = 64, .dv = 128, .n = 70, .sketch_bits = 4, .sketch_stride = 65536});
   add(cases, "values", {.d = 64, .dv = 24, .h = 2, .b = 3, .value_norm = 1, .values = "zero"});
   add(cases, "values", {.d = 64, .b = 3, .values = "one_nan"});
   add(cases, "values", {.d = 64, .b = 3, .values = "overflow"});
@@ -222,6 +241,14 @@ void add_pieces(Cases& cases) {
        .value_norm = 1,
        .values = "one_nan"},
       check_pieces);
+  // Pieces that begin before, at and behind positions with a sketch.
+  for (const int32_t stride : {3, 5, 16}) {
+    for (const int64_t n : {31, 48, 49, 100}) {
+      add(cases, "pieces",
+          {.d = 64, .dv = 24, .h = 2, .b = 3, .n = n, .sketch_bits = 4, .sketch_stride = stride},
+          check_pieces);
+    }
+  }
   add(cases, "pieces", {.d = 64, .h = 2, .b = 9, .n = 12, .layout = Layout::kTokenMajor},
       check_pieces);
 }

@@ -2,6 +2,7 @@
 // counts exact.
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "fmt/core.h"
 #include "tests/conformance/bench.h"
@@ -14,29 +15,57 @@
 namespace pkv::conformance {
 namespace {
 
-// Query rows per head in the sample; 0: none given.
 struct Sample {
-  int64_t m = 9;
+  int64_t m = 9;  // query rows per head; 0: none given
   bool wants_value_sums = true;
+  // none | counts, as of picks: most of them 0 | large | zero in head 0
+  const char* weights = "none";
+  int32_t queries_as = PKV_FIT_QUERIES_HEADS;
+
+  std::string text() const {
+    std::string text = fmt::format("_m{}", m);
+    if (!wants_value_sums) text += "_nosums";
+    if (weights != std::string_view("none")) text += fmt::format("_weights_{}", weights);
+    if (queries_as == PKV_FIT_QUERIES_SUM) text += "_qsum";
+    return text;
+  }
 };
+
+std::vector<int32_t> weights_of(Random& random, std::string_view kind, int32_t h, int64_t n) {
+  std::vector<int32_t> weights;
+  if (kind == "none") return weights;
+  for (int64_t i = 0; i < h * n; ++i) {
+    int64_t weight = 1;
+    if (kind == "counts") weight = random.below(3) == 0 ? random.below(40) : 0;
+    if (kind == "large") weight = random.below(2) == 0 ? 1 : random.below(1000000);
+    if (kind == "zero" && i < n) weight = 0;
+    weights.push_back(static_cast<int32_t>(weight));
+  }
+  return weights;
+}
 
 FitInput make_input(const World& world, Random& random, const Sample& sample) {
   const Setup& s = world.setup();
   FitInput input;
-  const auto head_major = [&](const Dense& all) {
+  const auto first_sequence = [&](const Dense& all) {
     Dense first = take(all, {0});
     first.shape.erase(first.shape.begin());
     return lay_out(first, s.layout);
   };
-  input.keys = head_major(world.keys());
-  if (s.has_values && world.values()) input.values = head_major(*world.values());
+  input.keys = first_sequence(world.keys());
+  if (s.has_values && world.values()) input.values = first_sequence(*world.values());
   if (sample.m > 0) {
-    const Shape shape = {s.hq(), sample.m, s.d};
-    input.queries = lay_out(
-        make_dense(
-            s.query_dtype, shape,
-            query_numbers(random, s.queries, shape, static_cast<int32_t>(sample.m), s.query_dtype)),
-        s.layout);
+    // Positions are what entries are to other stages: [m, hq, d], to be turned round.
+    const std::vector<float> numbers =
+        query_numbers(random, s.queries, {sample.m, s.hq(), s.d}, s.G, s.query_dtype);
+    std::vector<float> head_major;
+    for (int64_t row = 0; row < s.hq() * sample.m; ++row) {
+      const int64_t from = row % sample.m * s.hq() + row / sample.m;
+      head_major.insert(head_major.end(), numbers.begin() + from * s.d,
+                        numbers.begin() + (from + 1) * s.d);
+    }
+    input.queries =
+        lay_out(make_dense(s.query_dtype, {s.hq(), sample.m, s.d}, head_major), s.layout);
   }
   // Near the keys, as core chooses it: the first usable one.
   const Dense keys = gather(input.keys, input.keys.memory);
@@ -46,6 +75,8 @@ FitInput make_input(const World& world, Random& random, const Sample& sample) {
       input.pivot.push_back(std::fabs(first) < 1e18F ? first : 0.0F);
     }
   }
+  input.weights = weights_of(random, sample.weights, s.h, s.n);
+  input.queries_as = sample.queries_as;
   input.wants_value_sums = sample.wants_value_sums;
   return input;
 }
@@ -59,11 +90,36 @@ bool is_usable(const std::vector<float>& rows, size_t row, size_t width) {
   return std::isfinite(static_cast<float>(sum));
 }
 
-// Sums of |terms|, per head and coordinate.
+// Sums of |terms|, per head and coordinate, and the integers.
 struct Sizes {
   std::vector<double> keys;
   std::vector<double> values;
+  std::vector<int64_t> counts;   // [h] usable keys
+  std::vector<int64_t> weights;  // [h] W
 };
+
+// [h] usable query rows, or sums ((q_0 + q_1) + ..) of the heads of a position.
+std::vector<int64_t> query_counts(const Setup& setup, const FitInput& input) {
+  std::vector<int64_t> counts(static_cast<size_t>(setup.h));
+  if (!input.queries) return counts;
+  const std::vector<float> rows = gather(*input.queries, input.queries->memory).floats();
+  const auto d = static_cast<size_t>(setup.d);
+  const auto m = static_cast<size_t>(input.queries->shape[1]);
+  const auto G = static_cast<size_t>(setup.G);
+  for (size_t position = 0; position < static_cast<size_t>(setup.h) * m; ++position) {
+    const size_t head = position / m;
+    std::vector<float> sum(d);
+    for (size_t g = 0; g < G; ++g) {
+      const size_t row = (head * G + g) * m + position % m;
+      for (size_t j = 0; j < d; ++j) sum[j] += rows[row * d + j];
+      const bool is_row = input.queries_as == PKV_FIT_QUERIES_HEADS;
+      counts[head] += is_row && is_usable(rows, row, d) ? 1 : 0;
+    }
+    const bool is_sum = input.queries_as == PKV_FIT_QUERIES_SUM;
+    counts[head] += is_sum && is_usable(sum, 0, d) ? 1 : 0;
+  }
+  return counts;
+}
 
 Sizes sizes_of(const Setup& setup, const FitInput& input) {
   const std::vector<float> keys = gather(input.keys, input.keys.memory).floats();
@@ -75,14 +131,18 @@ Sizes sizes_of(const Setup& setup, const FitInput& input) {
   }
   const auto d = static_cast<size_t>(setup.d);
   const auto n = static_cast<size_t>(setup.n);
-  Sizes sizes = {std::vector<double>(input.pivot.size()),
-                 std::vector<double>(dv * static_cast<size_t>(setup.h))};
+  const auto h = static_cast<size_t>(setup.h);
+  Sizes sizes = {std::vector<double>(input.pivot.size()), std::vector<double>(dv * h),
+                 std::vector<int64_t>(h), std::vector<int64_t>(h)};
   for (size_t row = 0; row < n * static_cast<size_t>(setup.h); ++row) {
     if (!is_usable(keys, row, d) || (dv != 0 && !is_usable(values, row, dv))) continue;
     const size_t head = row / n;
+    const int32_t o = input.weights.empty() ? 1 : input.weights[row];
+    ++sizes.counts[head];
+    sizes.weights[head] += o;
     for (size_t j = 0; j < d; ++j) {
       const double pivot = input.pivot[head * d + j];
-      sizes.keys[head * d + j] += std::fabs(static_cast<double>(keys[row * d + j]) - pivot);
+      sizes.keys[head * d + j] += o * std::fabs(static_cast<double>(keys[row * d + j]) - pivot);
     }
     for (size_t j = 0; j < dv; ++j) {
       sizes.values[head * dv + j] += std::fabs(static_cast<double>(values[row * dv + j]));
@@ -92,21 +152,26 @@ Sizes sizes_of(const Setup& setup, const FitInput& input) {
 }
 
 void judge(const Setup& setup, const FitInput& input, const Sums& expected, const Sums& got) {
-  expect_bits("key_counts", expected.key_counts, got.key_counts);
-  expect_bits("query_counts", expected.query_counts, got.query_counts);
   const Sizes sizes = sizes_of(setup, input);
+  expect_bits("key_counts", sizes.counts, got.key_counts);
+  expect_bits("key_weights", sizes.weights, got.key_weights);
+  expect_bits("query_counts", query_counts(setup, input), got.query_counts);
   const auto d = static_cast<size_t>(setup.d);
-  const auto keys = [&](size_t i) { return expected.key_counts[i / d]; };
-  const auto queries = [&](size_t i) { return expected.query_counts[i / d]; };
-  expect_close("key_sums", expected.key_sums, got.key_sums,
-               [&](size_t i) { return fit_sum(keys(i), sizes.keys[i]); });
-  expect_close("key_squares", expected.key_squares, got.key_squares,
-               [&](size_t i) { return fit_sum(keys(i), expected.key_squares[i]); });
-  expect_close("query_squares", expected.query_squares, got.query_squares,
-               [&](size_t i) { return fit_sum(queries(i), expected.query_squares[i]); });
+  expect_close("key_sums", expected.key_sums, got.key_sums, [&](size_t i) {
+    return fit_sum(sizes.counts[i / d], sizes.weights[i / d], sizes.keys[i]);
+  });
+  expect_close("key_squares", expected.key_squares, got.key_squares, [&](size_t i) {
+    return fit_sum(sizes.counts[i / d], sizes.weights[i / d], expected.key_squares[i]);
+  });
+  expect_close("query_squares", expected.query_squares, got.query_squares, [&](size_t i) {
+    const int64_t count = expected.query_counts[i / d];
+    return fit_sum(count, count, expected.query_squares[i]);
+  });
   const size_t dv = expected.value_sums.size() / static_cast<size_t>(setup.h);
-  expect_close("value_sums", expected.value_sums, got.value_sums,
-               [&](size_t i) { return fit_sum(expected.key_counts[i / dv], sizes.values[i]); });
+  expect_close("value_sums", expected.value_sums, got.value_sums, [&](size_t i) {
+    const int64_t count = sizes.counts[i / dv];
+    return fit_sum(count, count, sizes.values[i]);
+  });
 }
 
 // The centre agrees relative to its size or the rms about it.
@@ -116,8 +181,8 @@ void judge_params(const pkv_geometry& geometry, const FitInput& input, const Sum
   const FittedParams b = fitted_params(geometry, input, got);
   const auto d = static_cast<size_t>(geometry.head_dim);
   expect_close("centre", a.center, b.center, [&](size_t i) {
-    const auto count = static_cast<double>(std::max<int64_t>(expected.key_counts[i / d], 1));
-    const double rms = std::sqrt(expected.key_squares[i] / count);
+    const auto weight = static_cast<double>(std::max<int64_t>(expected.key_weights[i / d], 1));
+    const double rms = std::sqrt(expected.key_squares[i] / weight);
     return fit_param(std::max(std::fabs(static_cast<double>(a.center[i])), rms));
   });
 }
@@ -139,8 +204,8 @@ void check_fit(const Bench& bench, const Setup& setup, const Sample& sample,
 
 void add(Cases& cases, const char* family, const Setup& setup, const Sample& sample = {}) {
   const std::string text = setup.text();
-  const std::string name = fmt::format("fit/{}/{}_m{}{}", family, text.substr(0, text.rfind('/')),
-                                       sample.m, sample.wants_value_sums ? "" : "_nosums");
+  const std::string name =
+      fmt::format("fit/{}/{}{}", family, text.substr(0, text.rfind('/')), sample.text());
   cases.push_back({name, Verdict::kTolerance, [setup, sample, name](const Bench& bench) {
                      check_fit(bench, setup, sample, name);
                    }});
@@ -175,6 +240,36 @@ void add_fit_cases(Cases& cases) {
   add(cases, "values", {.d = 64, .dv = 24, .h = 2, .n = 50, .has_values = false});
   add(cases, "values", {.d = 64, .dv = 24, .h = 2, .n = 50, .values = "one_nan"},
       {.wants_value_sums = false});
+  for (const char* weights : {"counts", "large", "zero"}) {
+    for (const int64_t n : {0, 1, 33, 1025}) {
+      add(cases, "weights", {.d = 64, .h = 2, .G = 3, .n = n},
+          {.weights = weights, .queries_as = PKV_FIT_QUERIES_SUM});
+    }
+    for (const char* keys : {"channels", "one_nan", "all_bad"}) {
+      add(cases, "weights", {.d = 24, .dv = 8, .h = 3, .G = 2, .n = 50, .keys = keys},
+          {.weights = weights});
+    }
+    add(cases, "weights", {.d = 64, .dv = 24, .h = 2, .n = 50, .values = "one_nan"},
+        {.weights = weights});
+    add(cases, "weights", {.d = 72, .h = 2, .n = 17, .layout = Layout::kPadded},
+        {.weights = weights});
+  }
+  for (const int64_t m : {0, 1, 2, 65}) {
+    for (const int32_t G : {1, 2, 7, 128}) {
+      add(cases, "query_sums", {.d = 64, .h = 2, .G = G, .n = 20},
+          {.m = m, .queries_as = PKV_FIT_QUERIES_SUM});
+    }
+  }
+  for (const char* queries : {"zero", "opposite", "one_nan", "one_inf", "large", "sum_square"}) {
+    for (const int32_t as : {PKV_FIT_QUERIES_HEADS, PKV_FIT_QUERIES_SUM}) {
+      add(cases, "query_sums", {.d = 72, .h = 2, .G = 4, .n = 20, .queries = queries},
+          {.m = 10, .queries_as = as});
+    }
+  }
+  for (const Layout layout : kLayouts) {
+    add(cases, "query_sums", {.d = 72, .h = 2, .G = 3, .n = 17, .layout = layout},
+        {.queries_as = PKV_FIT_QUERIES_SUM});
+  }
   add(cases, "groups", {.d = 64, .h = 2, .G = 128, .n = 20}, {.m = 3});
   add(cases, "groups", {.d = 64, .h = 16, .G = 1, .n = 20});
 }

@@ -11,21 +11,25 @@ Sums run_fit(const Place& place, uint8_t fill, const pkv_geometry& geometry,
       input.values && input.wants_value_sums ? heads * geometry.value_dim : 0;
   pkv_fit_args args = {};
   args.struct_size = sizeof args;
+  args.queries_as = input.queries_as;
   args.geometry = &geometry;
   args.keys = session.in("keys", input.keys);
   if (input.queries) args.queries = session.in("queries", *input.queries);
   if (input.values) args.values = session.in("values", *input.values);
+  args.weights = session.in("weights", input.weights);
   args.pivot = session.in("pivot", input.pivot);
   args.key_counts = session.out<int64_t>("key_counts", heads);
+  args.key_weights = session.out<int64_t>("key_weights", heads);
   args.key_sums = session.out<double>("key_sums", numbers);
   args.key_squares = session.out<double>("key_squares", numbers);
   args.query_counts = session.out<int64_t>("query_counts", heads);
   args.query_squares = session.out<double>("query_squares", numbers);
   args.value_sums = session.out<double>("value_sums", value_numbers);
   session.finish("pkv_stage_fit_sync", pkv_stage_fit_sync(place.device(), place.stream(), &args));
-  return {session.read(args.key_counts, heads),      session.read(args.key_sums, numbers),
-          session.read(args.key_squares, numbers),   session.read(args.query_counts, heads),
-          session.read(args.query_squares, numbers), session.read(args.value_sums, value_numbers)};
+  return {session.read(args.key_counts, heads),        session.read(args.key_weights, heads),
+          session.read(args.key_sums, numbers),        session.read(args.key_squares, numbers),
+          session.read(args.query_counts, heads),      session.read(args.query_squares, numbers),
+          session.read(args.value_sums, value_numbers)};
 }
 
 FittedParams fitted_params(const pkv_geometry& geometry, const FitInput& input, const Sums& sums) {
@@ -36,6 +40,7 @@ FittedParams fitted_params(const pkv_geometry& geometry, const FitInput& input, 
   args.geometry = &geometry;
   args.pivot = pivot.data();
   args.key_counts = copy.key_counts.data();
+  args.key_weights = copy.key_weights.data();
   args.key_sums = copy.key_sums.data();
   args.key_squares = copy.key_squares.data();
   args.query_counts = copy.query_counts.data();

@@ -13,12 +13,15 @@ struct FitInput {
   Tensor keys;                    // [h, t, d]
   std::optional<Tensor> queries;  // [hq, m, d]
   std::optional<Tensor> values;   // [h, t, dv]
+  std::vector<int32_t> weights;   // [h, t]; empty: none
   std::vector<float> pivot;       // [h, d]
-  bool wants_value_sums = true;   // where there are values
+  int32_t queries_as = PKV_FIT_QUERIES_HEADS;
+  bool wants_value_sums = true;  // where there are values
 };
 
 struct Sums {
   std::vector<int64_t> key_counts;    // [h]
+  std::vector<int64_t> key_weights;   // [h]
   std::vector<double> key_sums;       // [h, d]
   std::vector<double> key_squares;    // [h, d]
   std::vector<int64_t> query_counts;  // [h]
@@ -28,6 +31,7 @@ struct Sums {
   template <class F>
   static void each(F f, const Sums& a, const Sums& b) {
     f("key_counts", a.key_counts, b.key_counts);
+    f("key_weights", a.key_weights, b.key_weights);
     f("key_sums", a.key_sums, b.key_sums);
     f("key_squares", a.key_squares, b.key_squares);
     f("query_counts", a.query_counts, b.query_counts);

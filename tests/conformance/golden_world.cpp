@@ -100,6 +100,7 @@ void GoldenWorld::make_codec() {
   geometry.vote = g["vote"].get<int32_t>();
   geometry.rounds = g["rounds"].get<int32_t>();
   geometry.sketch_bits = g["sketch_bits"].get<int32_t>();
+  geometry.sketch_stride = g["sketch_stride"].get<int32_t>();
   geometry.value_norm = g["value_norm"].get<int32_t>();
   geometry.seed = kSeed;
   codec_ = plain_codec(geometry);
@@ -117,7 +118,7 @@ void GoldenWorld::make_codec() {
 void GoldenWorld::make_zone() {
   zone_ = empty_zone(codec_, 1, kTokens, true);
   Records& row = zone_.rows[0];
-  row.tokens = kTokens;
+  row = blank_records(codec_.geometry, 0, kTokens, 0);
   for (int p = 0; p < kPlanes; ++p) {
     if (!entry_["records"].contains(kPlaneNames[p])) continue;
     row.planes[p] = from_hex(entry_["records"][kPlaneNames[p]].get<std::string>());
@@ -212,11 +213,17 @@ ExpectedHits GoldenWorld::hits() const {
   hits.estimates =
       in_rows(array_from_hex<float>(entry_["estimates"]), static_cast<size_t>(input.query_heads));
   hits.rest_lse = decimals(entry_["rest_lse"]);
+  hits.sample_estimates = in_rows(array_from_hex<float>(entry_["sample_estimates"]),
+                                  static_cast<size_t>(input.query_heads));
+  for (std::vector<float>& samples : hits.sample_estimates) {
+    samples.resize(static_cast<size_t>(input.tail_samples),
+                   std::numeric_limits<float>::quiet_NaN());
+  }
   expected.all.positions = {candidates};
   expected.all.scores = {scores};
   expected.all.estimates = hits.estimates;
   expected.rest_tolerance = {
-      RowBounds(codec_, zone_, input, 0).rest_from_size(entry_["rest_size"].get<double>())};
+      RowBounds(codec_, zone_, input, 0).rest(entry_["rest_size"].get<double>())};
   return expected;
 }
 
@@ -252,6 +259,8 @@ AttendInput GoldenWorld::attend_input() const {
   input.candidates_stride = rerank_input().candidates_stride;
   input.estimates = expected.hits.estimates;
   input.rest_lse = expected.hits.rest_lse;
+  input.tail_samples = option("tail_samples");
+  input.sample_estimates = expected.hits.sample_estimates;
   return input;
 }
 

@@ -173,9 +173,11 @@ std::vector<float> query_numbers(Random& random, std::string_view kind, const Sh
     plant(random, queries, kNan, is_middle);
   } else if (kind == "one_inf") {
     plant(random, queries, kInfinity, is_middle);
-  } else if (kind == "sum_overflow") {
-    // All elements x: the rotated square is at most d^2 x^2 = 2^126, that of the sum G^2 as much.
-    const float x = std::ldexp(1.0F, 63) / static_cast<float>(queries.d);
+  } else if (kind == "sum_overflow" || kind == "sum_square") {
+    // All elements x: the square is d x^2, the rotated one at most d times that. The larger one is
+    // 2^126, that of the sum G^2 as much.
+    const auto d = static_cast<float>(queries.d);
+    const float x = std::ldexp(1.0F, 63) / (kind == "sum_square" ? std::sqrt(d) : d);
     for (int64_t i = middle * heads; i < middle * heads + group; ++i) {
       for (int64_t j = 0; j < queries.d; ++j) queries.at(i)[j] = x;
     }
@@ -200,6 +202,12 @@ std::vector<float> value_numbers(Random& random, std::string_view kind, const Sh
     plant(random, values, kNan, [&](int64_t i) { return values.is_middle(i); });
   } else if (kind == "one_inf") {
     plant(random, values, kInfinity, [&](int64_t i) { return values.is_middle(i); });
+  } else if (kind == "large_square") {
+    // The squares of normal values sum to about 1.25 dv: to 2^124.3 with this factor.
+    const float large = std::ldexp(1.0F, 62) / std::sqrt(static_cast<float>(values.d));
+    for (int64_t i = 0; i < values.count; i += 2) {
+      for (int64_t j = 0; j < values.d; ++j) values.at(i)[j] *= large;
+    }
   } else if (kind == "overflow") {
     spread_exponents(random, values, 40, 126, limit_of(dtype));
   } else {

@@ -24,11 +24,13 @@ std::vector<float> key_numbers(Random& random, std::string_view kind, const Shap
 //   normal | zero | minus_zero | denormal | huge | integers | large (logits near 1,000)
 //   opposite       of each pair of heads one is the other's negative
 //   one_nan, one_inf   in one head of the middle entry
-//   sum_overflow   each head finite, the square of their sum not, in the middle entry
+//   sum_overflow   each head's rotated square finite, that of their sum not, in the middle entry
+//   sum_square     the same of the squares before the rotation
 std::vector<float> query_numbers(Random& random, std::string_view kind, const Shape& shape,
                                  int32_t group, pkv_dtype dtype);
 
 // Values [.., t, dv]: normal | zero (every third) | huge | one_nan | one_inf | overflow
+//   large_square   of every second token: sum v^2 is finite, dv times as much is not
 std::vector<float> value_numbers(Random& random, std::string_view kind, const Shape& shape,
                                  pkv_dtype dtype);
 

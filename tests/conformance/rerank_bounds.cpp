@@ -31,26 +31,26 @@ RowBounds::RowBounds(const Codec& codec, const Zone& zone, const RerankInput& in
       r_(r),
       group_(input.query_heads / codec.heads()),
       n_(input.batch.lengths[r / static_cast<size_t>(codec.heads())]),
-      records_(records_of(codec, zone, input, r)) {
-  if (codec.geometry.codec != PKV_CODEC_POLAR4) return;
+      records_(records_of(codec, zone, input, r)),
+      samples_(sample_positions(codec.geometry, n_, input.tail_samples)) {
   const std::vector<float> queries = gather(input.queries, input.queries.memory).floats();
   const auto kv_head = static_cast<int32_t>(r % static_cast<size_t>(codec.heads()));
   const auto d = static_cast<size_t>(codec.d());
+  const auto all_heads = std::span(queries);
+  is_bad_query_ = conformance::is_bad_query(
+      codec, kv_head, all_heads.subspan(head(0) * d, static_cast<size_t>(group_) * d));
+  if (codec.geometry.codec != PKV_CODEC_POLAR4) return;
   for (int32_t g = 0; g < group_; ++g) {
-    sizes_.emplace_back(codec, kv_head, std::span(queries).subspan(head(g) * d, d));
+    sizes_.emplace_back(codec, kv_head, all_heads.subspan(head(g) * d, d));
   }
 }
 
-std::vector<int32_t> RowBounds::rest() const {
-  std::vector<int32_t> positions;
-  for (int32_t position = 0; position < n_; ++position) {
-    const bool is_candidate =
-        std::binary_search(candidates().begin(), candidates().end(), position);
-    if (!is_candidate && !is_bad(codec_.geometry, records_, position)) {
-      positions.push_back(position);
-    }
-  }
-  return positions;
+bool RowBounds::is_good(int32_t position) const {
+  return !is_bad(codec_.geometry, records_, position);
+}
+
+bool RowBounds::is_candidate(int32_t position) const {
+  return std::binary_search(candidates().begin(), candidates().end(), position);
 }
 
 double RowBounds::estimate(int32_t g, int64_t position) const {
@@ -100,19 +100,17 @@ double RowBounds::score(const Hits& all) const {
   return input_.weigh_norms != 0 ? with_norms(error, all) : error;
 }
 
-double RowBounds::rest(const Rows<float>& estimates) const {
-  return rest_from_size(sizes_of(estimates, rest()).X);
-}
-
-double RowBounds::rest_from_size(double X) const {
-  const std::vector<int32_t> positions = rest();
+double RowBounds::rest(double X) const {
+  int64_t m = 0;
   double error = 0.0;
-  for (int32_t g = 0; g < group_; ++g) {
-    for (const int32_t position : positions) {
+  for (const int32_t position : samples_) {
+    if (is_candidate(position) || !is_good(position)) continue;
+    ++m;
+    for (int32_t g = 0; g < group_; ++g) {
       error = std::max(error, static_cast<double>(input_.scale) * estimate(g, position));
     }
   }
-  return rest_lse(X, static_cast<int64_t>(positions.size()), error);
+  return rest_lse(X, m, error);
 }
 
 }  // namespace pkv::conformance

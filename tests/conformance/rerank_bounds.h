@@ -18,19 +18,21 @@ class RowBounds {
   RowBounds(const Codec& codec, const Zone& zone, const RerankInput& input, size_t r);
 
   int32_t group() const { return group_; }
+  int64_t length() const { return n_; }
   size_t head(int32_t g) const { return r_ * static_cast<size_t>(group_) + static_cast<size_t>(g); }
   const std::vector<int32_t>& candidates() const { return input_.candidates[r_]; }
-  // Good keys that are no candidates, ascending.
-  std::vector<int32_t> rest() const;
+  // Positions of the samples, candidates and bad keys among them (6.4).
+  const std::vector<int32_t>& samples() const { return samples_; }
+  bool is_good(int32_t position) const;
+  bool is_candidate(int32_t position) const;
+  bool is_bad_query() const { return is_bad_query_; }
 
   // 0 for scalar codecs, whose estimates are exact.
   double estimate(int32_t g, int64_t position) const;
   // Of the scores; `all`: the reference's results, with estimates and scores of all candidates.
   double score(const Hits& all) const;
-  // `estimates`: the reference's, of the keys in rest().
-  double rest(const Rows<float>& estimates) const;
-  // The same where only the largest |scale * est| of them is known.
-  double rest_from_size(double X) const;
+  // Of rest_lse. `X`: the largest |scale * est| of the samples that make it up.
+  double rest(double X) const;
 
  private:
   // The largest |scale * est| of keys, and the largest error of one.
@@ -47,6 +49,8 @@ class RowBounds {
   int32_t group_;
   int64_t n_;
   const Records& records_;
+  std::vector<int32_t> samples_;
+  bool is_bad_query_ = false;
   std::vector<EstimateSizes> sizes_;  // [G]; polar4 only
 };
 

@@ -21,6 +21,7 @@ struct Options {
   double share = 0.0;
   bool wants_estimates = true;
   bool wants_rest = true;
+  bool wants_samples = true;
 
   std::string text() const {
     const Options usual;
@@ -32,6 +33,7 @@ struct Options {
     if (share != usual.share) text += fmt::format("_share{}_min{}", share, k_min);
     if (!wants_estimates) text += "_noestimates";
     if (!wants_rest) text += "_norest";
+    if (!wants_samples) text += "_nosamples";
     return text;
   }
 };
@@ -47,6 +49,7 @@ void check_rerank(const Bench& bench, const World& world, const Options& options
   input.share = options.share;
   input.wants_estimates = options.wants_estimates;
   input.wants_rest = options.wants_rest;
+  input.wants_samples = options.wants_samples;
   choose_candidates(bench, world, options.ppm, options.k, input);
   judge_rerank(bench, world.codec(), world.zone(), input);
 }
@@ -104,6 +107,68 @@ void add_groups(Cases& cases) {
   add(cases, {.d = 64, .h = 3, .G = 7, .b = 3, .codec = PKV_CODEC_POLAR4});
 }
 
+// 6.4 with a sketch: samples lie on its stride, fewer than asked for, as many, and more.
+void add_samples(Cases& cases) {
+  for (const int32_t stride : kStrides) {
+    for (const int64_t n : kAroundStride) {
+      add(cases,
+          {.d = 64,
+           .dv = 8,
+           .h = 2,
+           .G = 2,
+           .b = 3,
+           .n = n,
+           .sketch_bits = 4,
+           .sketch_stride = stride},
+          {.tail_samples = 7});
+    }
+    for (const int32_t codec : kCodecs) {
+      add(cases, {.d = 24,
+                  .dv = 8,
+                  .h = 2,
+                  .G = 3,
+                  .b = 3,
+                  .n = 257,
+                  .codec = codec,
+                  .sketch_bits = 2,
+                  .sketch_stride = stride,
+                  .keys = "one_nan"});
+    }
+    for (const char* keys : {"all_bad", "one_inf"}) {
+      add(cases, {.d = 64,
+                  .dv = 8,
+                  .G = 2,
+                  .n = 33,
+                  .sketch_bits = 4,
+                  .sketch_stride = stride,
+                  .keys = keys});
+    }
+    add(cases,
+        {.d = 64,
+         .dv = 8,
+         .h = 2,
+         .G = 2,
+         .b = 3,
+         .n = 65,
+         .sketch_bits = 4,
+         .sketch_stride = stride,
+         .queries = "one_nan"},
+        {.tail_samples = 5});
+    // Every key a candidate: samples all the same, and no rest.
+    add(cases, {.d = 64, .dv = 8, .G = 2, .n = 65, .sketch_bits = 4, .sketch_stride = stride},
+        {.ppm = 1000000});
+  }
+  // More samples than keys would fill, as few as there are, and a row of 8,192 on the default's
+  // stride.
+  for (const int32_t samples : {1, 31, 32, 33, 4096}) {
+    add(cases, {.d = 64, .dv = 8, .G = 2, .n = 512, .sketch_bits = 4, .sketch_stride = 16},
+        {.tail_samples = samples});
+  }
+  for (const int64_t n : {8176, 8192, 8193, 8208}) {
+    add(cases, {.d = 8, .dv = 8, .n = n, .sketch_bits = 4, .sketch_stride = 16}, {.ppm = 20000});
+  }
+}
+
 // 6.3, 6.4, norms, and results that are not wanted.
 void add_options(Cases& cases) {
   for (const double share : {0.1, 0.5, 0.9, 1.0}) {
@@ -116,15 +181,18 @@ void add_options(Cases& cases) {
         {.tail_samples = samples});
   }
   add(cases, {.d = 24, .G = 2, .n = 5000, .codec = PKV_CODEC_POLAR4}, {.ppm = 20000});
+  add_samples(cases);
   for (const int32_t codec : kCodecs) {
     add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec, .value_norm = 1, .values = "zero"},
         {.weigh_norms = 1});
     add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec, .value_norm = 1, .values = "zero"},
         {.rank = PKV_RANK_MEAN, .weigh_norms = 1});
     add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = codec},
-        {.wants_estimates = false, .wants_rest = false});
+        {.wants_estimates = false, .wants_rest = false, .wants_samples = false});
   }
   add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.wants_estimates = false});
+  add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.wants_samples = false});
+  add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.wants_estimates = false, .wants_rest = false});
   add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .value_norm = 1});
   for (const float scale : {1.0F, 1e-3F, 1e6F}) {
     add(cases, {.d = 64, .h = 2, .G = 2, .b = 3}, {.scale = scale});

@@ -26,16 +26,57 @@ RerankInput of_all(const RerankInput& input) {
   all.k = static_cast<int32_t>(input.candidates_stride);
   all.wants_estimates = true;
   all.wants_rest = false;
+  all.wants_samples = false;
   return all;
 }
 
-// The keys that are no candidates take their place: their estimates.
-RerankInput of_rest(const RerankInput& input, const std::vector<RowBounds>& bounds) {
-  RerankInput rest = of_all(input);
-  rest.k = 0;
-  rest.candidates_stride = input.batch.max_length;
-  for (size_t r = 0; r < bounds.size(); ++r) rest.candidates[r] = bounds[r].rest();
-  return rest;
+// The good samples take the candidates' place: their estimates.
+RerankInput of_samples(const RerankInput& input, const std::vector<RowBounds>& bounds) {
+  RerankInput samples = of_all(input);
+  samples.k = 0;
+  samples.candidates_stride = input.tail_samples;
+  for (size_t r = 0; r < bounds.size(); ++r) {
+    samples.candidates[r].clear();
+    if (bounds[r].is_bad_query()) continue;
+    for (const int32_t position : bounds[r].samples()) {
+      if (bounds[r].is_good(position)) samples.candidates[r].push_back(position);
+    }
+  }
+  return samples;
+}
+
+// 6.4 for one row, from the estimates of the good samples: what the stage must deliver.
+void expect_samples(const RerankInput& input, const RowBounds& row, const Rows<float>& estimates,
+                    ExpectedHits& expected) {
+  const auto scale = static_cast<double>(input.scale);
+  const auto R = static_cast<double>(row.length()) - static_cast<double>(row.candidates().size());
+  double X = 0.0;
+  for (int32_t g = 0; g < row.group(); ++g) {
+    std::vector<float> all(static_cast<size_t>(input.tail_samples),
+                           std::numeric_limits<float>::quiet_NaN());
+    double sum = 0.0;
+    double largest = -std::numeric_limits<double>::infinity();
+    std::vector<double> logits;
+    int64_t seen = 0;
+    size_t good = 0;
+    for (size_t i = 0; i < row.samples().size() && !row.is_bad_query(); ++i) {
+      const int32_t position = row.samples()[i];
+      if (!row.is_candidate(position)) ++seen;
+      if (!row.is_good(position)) continue;
+      all[i] = estimates[row.head(g)][good++];
+      if (row.is_candidate(position)) continue;
+      logits.push_back(scale * static_cast<double>(all[i]));
+      largest = std::max(largest, logits.back());
+      X = std::max(X, std::fabs(logits.back()));
+    }
+    for (const double logit : logits) sum += std::exp(logit - largest);
+    const double rest = largest + std::log(sum / static_cast<double>(seen) * R);
+    if (input.wants_samples) expected.hits.sample_estimates[row.head(g)] = all;
+    if (!input.wants_rest) continue;
+    expected.hits.rest_lse[row.head(g)] =
+        static_cast<float>(logits.empty() ? -std::numeric_limits<double>::infinity() : rest);
+  }
+  if (input.wants_rest) expected.rest_tolerance.push_back(row.rest(X));
 }
 
 // One row of a result.
@@ -167,6 +208,18 @@ void judge_estimates(const RowBounds& row, size_t r, const Hits& all, const Hits
   }
 }
 
+// Of polar4; the unused entries and those at bad keys are NaN.
+void judge_samples(const RowBounds& row, size_t r, const Hits& expected, const Hits& got) {
+  for (int32_t g = 0; g < row.group(); ++g) {
+    const size_t head = row.head(g);
+    const auto tolerance = [&](size_t i) {
+      return i < row.samples().size() ? row.estimate(g, row.samples()[i]) : 0.0;
+    };
+    expect_close(fmt::format("sample_estimates of row {}, head {} of its group", r, g),
+                 expected.sample_estimates[head], got.sample_estimates[head], tolerance);
+  }
+}
+
 void judge_rest(const RowBounds& row, size_t r, const ExpectedHits& expected, const Hits& got) {
   for (int32_t g = 0; g < row.group(); ++g) {
     const size_t head = row.head(g);
@@ -185,11 +238,11 @@ ExpectedHits expected_hits(const Bench& bench, const Codec& codec, const Zone& z
   ExpectedHits expected;
   expected.hits = reference(bench, codec, zone, input);
   expected.all = reference(bench, codec, zone, of_all(input));
-  if (!input.wants_rest) return expected;
+  if (!input.wants_rest && !input.wants_samples) return expected;
   std::vector<RowBounds> bounds;
   for (size_t r = 0; r < input.candidates.size(); ++r) bounds.emplace_back(codec, zone, input, r);
-  const Hits rest = reference(bench, codec, zone, of_rest(input, bounds));
-  for (const RowBounds& row : bounds) expected.rest_tolerance.push_back(row.rest(rest.estimates));
+  const Hits samples = reference(bench, codec, zone, of_samples(input, bounds));
+  for (const RowBounds& row : bounds) expect_samples(input, row, samples.estimates, expected);
   return expected;
 }
 
@@ -197,6 +250,7 @@ void judge_hits(const Codec& codec, const Zone& zone, const RerankInput& input,
                 const ExpectedHits& expected, const Hits& got) {
   if (codec.geometry.codec != PKV_CODEC_POLAR4) {
     expect_bits("estimates", expected.hits.estimates, got.estimates);
+    expect_bits("sample_estimates", expected.hits.sample_estimates, got.sample_estimates);
   }
   if (is_exact(codec, input)) {
     expect_bits("positions", expected.hits.positions, got.positions);
@@ -209,6 +263,7 @@ void judge_hits(const Codec& codec, const Zone& zone, const RerankInput& input,
     RowJudge(input, r, expected.all.positions[r], expected.all.scores[r], row.score(expected.all))
         .judge(got.positions[r], got.scores[r], got.counts[r]);
     if (input.wants_rest) judge_rest(row, r, expected, got);
+    if (input.wants_samples) judge_samples(row, r, expected.hits, got);
   }
 }
 

@@ -1,5 +1,7 @@
 // Whether results of rerank are right: estimates of scalar codecs, and all of rank = mean with them
 // and without norms, bit for bit; the rest within its tolerance. docs/numerics.md, section 3, Hits.
+// Which keys are samples, and what they make of the rest's mass, is worked out here from
+// docs/algorithm.md, section 6.4, and asked of the reference too.
 #pragma once
 
 #include <vector>

@@ -59,6 +59,9 @@ Hits run_rerank(const Place& place, uint8_t fill, const Codec& codec, const Zone
     args.estimates = session.out<float>("estimates", heads * input.candidates_stride);
   }
   if (input.wants_rest) args.rest_lse = session.out<float>("rest_lse", heads);
+  if (input.wants_samples) {
+    args.sample_estimates = session.out<float>("sample_estimates", heads * input.tail_samples);
+  }
   session.finish("pkv_stage_rerank_sync",
                  pkv_stage_rerank_sync(place.device(), place.stream(), &args));
 
@@ -73,6 +76,11 @@ Hits run_rerank(const Place& place, uint8_t fill, const Codec& codec, const Zone
                           candidate_counts(input.candidates, input.query_heads / codec.heads()));
   }
   if (input.wants_rest) hits.rest_lse = session.read(args.rest_lse, heads);
+  if (input.wants_samples) {
+    const std::vector<int64_t> all(static_cast<size_t>(heads), input.tail_samples);
+    hits.sample_estimates =
+        session.read_rows("sample_estimates", args.sample_estimates, input.tail_samples, all);
+  }
   return hits;
 }
 

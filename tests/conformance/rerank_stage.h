@@ -23,14 +23,16 @@ struct RerankInput {
   double share = 0.0;
   bool wants_estimates = true;
   bool wants_rest = true;
+  bool wants_samples = true;
 };
 
 struct Hits {
-  Rows<int32_t> positions;      // [b * h][k], fillers included
-  Rows<float> scores;           // [b * h][k]
-  std::vector<int32_t> counts;  // [b * h]
-  Rows<float> estimates;        // [b * hq][candidates]; empty if not wanted
-  std::vector<float> rest_lse;  // [b * hq]; empty if not wanted
+  Rows<int32_t> positions;       // [b * h][k], fillers included
+  Rows<float> scores;            // [b * h][k]
+  std::vector<int32_t> counts;   // [b * h]
+  Rows<float> estimates;         // [b * hq][candidates]; empty if not wanted
+  std::vector<float> rest_lse;   // [b * hq]; empty if not wanted
+  Rows<float> sample_estimates;  // [b * hq][T], fillers included; empty if not wanted
 
   template <class F>
   static void each(F f, const Hits& a, const Hits& b) {
@@ -39,6 +41,7 @@ struct Hits {
     f("counts", a.counts, b.counts);
     f("estimates", a.estimates, b.estimates);
     f("rest_lse", a.rest_lse, b.rest_lse);
+    f("sample_estimates", a.sample_estimates, b.sample_estimates);
   }
 };
 

@@ -55,7 +55,9 @@ RerankInput rerank_of(const World& world, const Options& options) {
   input.k_min = options.k_min;
   input.share = options.share;
   input.weigh_norms = world.setup().value_norm;
+  input.tail_samples = options.step.tail_samples;
   input.wants_estimates = input.wants_rest = options.step.tail != PKV_TAIL_DROP;
+  input.wants_samples = reads_samples(options.step.tail);
   return input;
 }
 
@@ -125,6 +127,7 @@ void check_step(const Bench& bench, const Setup& setup, const Options& options,
   Random random = bench.random(name + "/parts");
   AttendOptions dense;
   dense.tail = options.step.tail;
+  dense.tail_samples = options.step.tail_samples;
   dense.parts = options.parts;
   AttendInput input = attend_input(bench, world, dense, random);
   input.k = options.step.k;
@@ -141,6 +144,7 @@ void check_step(const Bench& bench, const Setup& setup, const Options& options,
   input.candidates_stride = step.candidates_stride();
   input.estimates = retrieved.hits.estimates;
   input.rest_lse = retrieved.hits.rest_lse;
+  input.sample_estimates = retrieved.hits.sample_estimates;
   const Attention got =
       bench.result([&](const Place&, uint8_t fill) { return step.attend(fill, input); });
   const Attention expected = bench.expected([&](const Place& place, uint8_t fill) {
@@ -153,6 +157,8 @@ void add(Cases& cases, const char* family, const Setup& setup, const Options& op
   const std::string shape = setup.text();
   const size_t slash = shape.rfind('/');
   std::string text = fmt::format("_k{}", options.step.k);
+  const int32_t samples = options.step.tail_samples;
+  if (samples != StepOptions().tail_samples) text += fmt::format("_samples{}", samples);
   if (options.ppm != Options().ppm) text += fmt::format("_ppm{}", options.ppm);
   if (options.share > 0.0) text += fmt::format("_share{}", options.share);
   if (options.rank == PKV_RANK_MEAN) text += "_mean";
@@ -179,6 +185,47 @@ Options with_tail(int32_t tail, int32_t k) {
   return options;
 }
 
+// Of the default's tail: a sketch of every 16th value.
+Setup sampled_setup(int64_t n) {
+  Setup setup = {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .n = n};
+  setup.sketch_bits = 4;
+  setup.sketch_stride = 16;
+  return setup;
+}
+
+// Around the stride; rows are appended in two pieces at n/3.
+void add_sampled(Cases& cases) {
+  const Options usual = with_tail(PKV_TAIL_SAMPLED, 8);
+  for (const int64_t n : {0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 257}) {
+    add(cases, "sampled", sampled_setup(n), usual);
+  }
+  for (const int32_t codec : kCodecs) {
+    Options few = usual;
+    few.step.tail_samples = 5;
+    Setup setup = sampled_setup(200);
+    setup.d = 80;
+    setup.codec = codec;
+    setup.dtype = PKV_DTYPE_BF16;
+    add(cases, fmt::format("sampled_{}", codec_name(codec)).c_str(), setup, few);
+  }
+  for (const char* keys : {"one_nan", "all_bad"}) {
+    Setup setup = sampled_setup(60);
+    setup.keys = keys;
+    add(cases, "sampled", setup, usual);
+  }
+  Setup bad_query = sampled_setup(60);
+  bad_query.queries = "one_nan";
+  add(cases, "sampled", bad_query, with_tail(PKV_TAIL_SAMPLED, 0));
+  Setup prefix = sampled_setup(100);
+  prefix.v_source = PKV_V_SOURCE_K_PREFIX;
+  add(cases, "sampled", prefix, usual);
+  Setup every_key = sampled_setup(100);
+  every_key.sketch_stride = 1;
+  Options few = with_tail(PKV_TAIL_SKETCH, 8);
+  few.step.tail_samples = 20;
+  add(cases, "sketch4", every_key, few);
+}
+
 }  // namespace
 
 void add_step_cases(Cases& cases) {
@@ -197,6 +244,7 @@ void add_step_cases(Cases& cases) {
   for (const int64_t n : {0, 1, 33, 257}) {
     add(cases, "default", {.d = 64, .h = 2, .G = 2, .b = 3, .n = n}, Options());
   }
+  add(cases, "default", {.d = 64, .h = 2, .G = 2, .n = 40}, Options());
   for (const int32_t b : kBatches) {
     add(cases, "default", {.d = 64, .h = 2, .G = 2, .b = b, .n = 40}, Options());
   }
@@ -211,6 +259,7 @@ void add_step_cases(Cases& cases) {
           with_tail(PKV_TAIL_SKETCH, k));
     }
   }
+  add_sampled(cases);
   add(cases, "default",
       {.d = 64,
        .h = 2,

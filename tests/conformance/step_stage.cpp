@@ -18,6 +18,7 @@ const char* tail_name(const World& world, int32_t tail) {
   switch (tail) {
     case PKV_TAIL_DROP: return "drop";
     case PKV_TAIL_MEAN: return "mean";
+    case PKV_TAIL_SAMPLED: return "sampled";
     default: return world.setup().sketch_bits == 2 ? "sketch2" : "sketch4";
   }
 }
@@ -76,6 +77,9 @@ void Step::configure(const World& world, const StepOptions& options, float scale
       {"k", fmt::format("{}", options.k)},
       {"scale", fmt::format("{:.9g}", scale)},
       {"nonfinite", "isolate"}};
+  if (options.tail != PKV_TAIL_DROP) {
+    set.emplace_back("tail_samples", fmt::format("{}", options.tail_samples));
+  }
   set.insert(set.end(), options.set.begin(), options.set.end());
   for (const auto& [name, value] : set) {
     require("pkv_config_set", pkv_config_set(config, name.c_str(), value.c_str()));
@@ -143,18 +147,16 @@ std::vector<int64_t> Step::whole(int64_t rows, int64_t stride) const {
 }
 
 std::vector<Records> Step::records() const {
-  const PlaneSizes sizes = plane_sizes(world_.codec().geometry);
+  const pkv_geometry& geometry = world_.codec().geometry;
   std::vector<Records> rows;
   for (int32_t sequence = 0; sequence < world_.sequences(); ++sequence) {
     int64_t n = 0;
     require("pkv_index_length", pkv_index_length(index_.get(), sequence, &n));
     for (int32_t head = 0; head < world_.setup().h; ++head) {
-      Records row;
-      row.tokens = n;
-      for (int p = 0; p < kPlanes; ++p) {
-        row.planes[p].assign(static_cast<size_t>(n * sizes[p]), 0);
-      }
-      const auto bytes = [&](int p) { return sizes[p] == 0 ? nullptr : row.planes[p].data(); };
+      Records row = blank_records(geometry, 0, n, 0);
+      const auto bytes = [&](int p) {
+        return row.planes[p].empty() ? nullptr : row.planes[p].data();
+      };
       const auto numbers = [&](int p) { return reinterpret_cast<uint16_t*>(bytes(p)); };
       pkv_records planes = {};
       planes.struct_size = sizeof planes;
@@ -192,6 +194,10 @@ Hits Step::retrieve(uint8_t fill, const World& world, Rows<int32_t>& candidates)
     hits.estimates = session.out<float>("estimates", heads * stride_);
     hits.rest_lse = session.out<float>("rest_lse", heads);
   }
+  const int64_t samples = options_.tail_samples;
+  if (reads_samples(options_.tail)) {
+    hits.sample_estimates = session.out<float>("sample_estimates", heads * samples);
+  }
   session.finish("pkv_retrieve", passed(pkv_retrieve(plan_.get(), place_.stream(), &query,
                                                      scratch(session), &hits)));
   Hits got;
@@ -211,6 +217,10 @@ Hits Step::retrieve(uint8_t fill, const World& world, Rows<int32_t>& candidates)
   got.estimates = session.read_rows("estimates", hits.estimates, stride_,
                                     candidate_counts(candidates, world.setup().G));
   got.rest_lse = session.read(hits.rest_lse, heads);
+  if (reads_samples(options_.tail)) {
+    got.sample_estimates = session.read_rows("sample_estimates", hits.sample_estimates, samples,
+                                             whole(heads, samples));
+  }
   return got;
 }
 
@@ -262,6 +272,10 @@ Attention Step::attend(uint8_t fill, const AttendInput& input) const {
     hits.estimates =
         const_cast<float*>(session.in("estimates", padded(input.estimates, stride_, 0.0F)));
     hits.rest_lse = const_cast<float*>(session.in("rest_lse", input.rest_lse));
+  }
+  if (reads_samples(input.tail)) {
+    hits.sample_estimates = const_cast<float*>(session.in(
+        "sample_estimates", padded(input.sample_estimates, options_.tail_samples, 0.0F)));
   }
   attention.dense_count = static_cast<int32_t>(input.parts.size());
   attention.query = session.in("query", input.queries);

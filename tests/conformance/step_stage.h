@@ -20,6 +20,7 @@ struct StepOptions {
   std::vector<std::pair<std::string, std::string>> set;
   int32_t tail = PKV_TAIL_MEAN;
   int32_t k = 16;
+  int32_t tail_samples = 512;
 };
 
 class Step {

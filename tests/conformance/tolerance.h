@@ -26,9 +26,12 @@ inline double dtype_smallest(pkv_dtype dtype) {
 
 // Fit: fp32 partial sums over at most 1,024 terms of size `magnitude` = sum |terms| in all; each
 // term is a difference, or its square, of two fp32 numbers: 3 roundings, and half the smallest
-// subnormal.
-inline double fit_sum(int64_t count, double magnitude) {
-  return (sum_roundings(count) + 3.0) * kUnit * magnitude + static_cast<double>(count) * 0x1p-149;
+// subnormal. `weight`: the sum of the terms' weights; with weights, a fourth rounding for the
+// product, and the subnormal grows with the weight.
+inline double fit_sum(int64_t count, int64_t weight, double magnitude) {
+  const double roundings = weight == count ? 3.0 : 4.0;
+  return (sum_roundings(count) + roundings) * kUnit * magnitude +
+         static_cast<double>(weight > count ? weight : count) * 0x1p-149;
 }
 // Fit: the parameters that follow, against their size (|mu| or the rms, whichever is larger).
 inline double fit_param(double size) { return 1024.0 * kUnit * size; }
@@ -80,16 +83,20 @@ inline double attend_output(double eps, int64_t m, double largest, double output
          2.0 * dtype_unit(dtype) * std::fabs(output) + dtype_smallest(dtype);
 }
 
-// Sketched values are accumulated in rotated space, m terms of at most `level` = max w_v a, then
-// un-rotated: log2 dv stages of butterflies (two blocks: twice that). One block keeps the largest
-// element from growing (each output is a mean of dv elements with signs); two blocks are
-// orthogonal, which bounds an output by the root of the sum of squares.
-inline double sketch_growth(int32_t dv) {
-  return (dv & (dv - 1)) == 0 ? 1.0 : std::sqrt(static_cast<double>(dv));
-}
-inline double sketch_value(int32_t dv, int64_t m, double level) {
+// Sketched values are accumulated in rotated space, m terms w_v a, then un-rotated: log2 dv stages
+// of butterflies (two blocks: twice that). Every sum's rounding is u of its terms, so the error is a
+// vector no longer than (m + stages) u ||w_v a||, and the rotation takes that to elements of 1 /
+// sqrt(g) of it. `size`: the largest ||w_v a|| / sqrt(g).
+inline double sketch_value(int32_t dv, int64_t m, double size) {
   const double stages = 2.0 * std::ceil(std::log2(static_cast<double>(dv)));
-  return 2.0 * (sum_roundings(m) + stages + 8.0) * kUnit * level * sketch_growth(dv);
+  return 2.0 * (sum_roundings(m) + stages + 8.0) * kUnit * size;
+}
+
+// l = N / (N + 32), N = (sum o)^2 / sum o^2 over m samples with logits up to X: relative. Each o is
+// off by eps = 2 X u from its argument, a sum by m u more; N has two factors of one sum and one of
+// the other, squared; l moves by at most as much.
+inline double shrink_error(double X, int64_t m) {
+  return 4.0 * (2.0 * X + sum_roundings(m) + 8.0) * kUnit;
 }
 
 }  // namespace pkv::conformance

@@ -40,6 +40,7 @@ pkv_geometry Setup::geometry() const {
   geometry.vote = vote;
   geometry.rounds = rounds;
   geometry.sketch_bits = sketch_bits;
+  geometry.sketch_stride = sketch_bits == 0 ? 0 : sketch_stride;
   geometry.value_norm = value_norm;
   geometry.seed = 0x9E3779B97F4A7C15ULL;  // both halves of the generator's key in use
   return geometry;
@@ -56,6 +57,7 @@ std::string Setup::text() const {
   if (query_dtype != usual.query_dtype) text += fmt::format("_q{}", dtype_name(query_dtype));
   if (rounds != 1) text += fmt::format("_rounds{}", rounds);
   if (sketch_bits != 0) text += fmt::format("_sketch{}", sketch_bits);
+  if (sketch_stride != usual.sketch_stride) text += fmt::format("_stride{}", sketch_stride);
   if (value_norm != 0) text += "_norms";
   if (v_source == PKV_V_SOURCE_K_PREFIX) text += "_prefix";
   if (v_source == PKV_V_SOURCE_NONE) text += "_nosource";

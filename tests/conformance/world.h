@@ -26,6 +26,7 @@ struct Setup {
   int32_t vote = PKV_VOTE_GRADED;
   int32_t rounds = 1;
   int32_t sketch_bits = 0;
+  int32_t sketch_stride = 1;  // with a sketch only
   int32_t value_norm = 0;
   int32_t v_source = PKV_V_SOURCE_OWN;
   bool has_values = true;           // encode gets values

@@ -1,7 +1,17 @@
 #include "tests/conformance/zone.h"
 
+#include <algorithm>
+
 namespace pkv::conformance {
 namespace {
+
+// The planes of the value sketch.
+bool is_sketch(int plane) { return plane >= 4 && plane <= 6; }
+
+// Entries that a plane of `count` tokens has room for, wherever they begin.
+int64_t plane_room(const pkv_geometry& geometry, int plane, int64_t count) {
+  return plane_entries(geometry, plane, 0, count);
+}
 
 pkv_records records_of(const std::array<void*, kPlanes>& planes, int64_t tokens) {
   pkv_records records = {};
@@ -26,6 +36,39 @@ PlaneSizes plane_sizes(const pkv_geometry& geometry) {
   require("pkv_record_sizes_get", pkv_record_sizes_get(&geometry, &sizes));
   return {sizes.signs,       sizes.vote_factors, sizes.codes,         sizes.factors,
           sizes.value_signs, sizes.value_codes,  sizes.value_factors, sizes.value_norms};
+}
+
+int64_t plane_entries(const pkv_geometry& geometry, int plane, int64_t begin, int64_t end) {
+  if (!is_sketch(plane)) return end - begin;
+  if (geometry.sketch_bits == 0) return 0;
+  int64_t entries = 0;
+  for (int64_t position = begin; position < end; ++position) {
+    entries += position % geometry.sketch_stride == 0 ? 1 : 0;
+  }
+  return entries;
+}
+
+Records blank_records(const pkv_geometry& geometry, int64_t begin, int64_t end, uint8_t fill) {
+  const PlaneSizes sizes = plane_sizes(geometry);
+  Records records;
+  records.tokens = end - begin;
+  for (int p = 0; p < kPlanes; ++p) {
+    records.entries[p] = plane_entries(geometry, p, begin, end);
+    records.planes[p].assign(static_cast<size_t>(records.entries[p] * sizes[p]), fill);
+  }
+  return records;
+}
+
+Records slice_records(const pkv_geometry& geometry, const Records& row, int64_t begin,
+                      int64_t end) {
+  const PlaneSizes sizes = plane_sizes(geometry);
+  Records records = blank_records(geometry, begin, end, 0);
+  for (int p = 0; p < kPlanes; ++p) {
+    const int64_t skipped = plane_entries(geometry, p, 0, begin) * sizes[p];
+    std::copy_n(row.planes[p].begin() + skipped, records.planes[p].size(),
+                records.planes[p].begin());
+  }
+  return records;
 }
 
 uint16_t Records::number(int plane, int64_t i) const {
@@ -69,10 +112,14 @@ pkv_store put_store(Session& session, const Codec& codec, const Zone& zone, bool
 void import_records(const Place& place, uint8_t fill, const Codec& codec, const pkv_store& store,
                     int64_t row, int64_t begin, const Records& records) {
   if (records.tokens == 0) return;
+  const PlaneSizes sizes = plane_sizes(codec.geometry);
   Session session(place, fill);
   std::array<void*, kPlanes> planes = {};
   for (int p = 0; p < kPlanes; ++p) {
-    planes[p] = const_cast<uint8_t*>(session.in(kPlaneNames[p], records.planes[p]));
+    std::vector<uint8_t> plane = records.planes[p];
+    const int64_t room = plane_room(codec.geometry, p, records.tokens);
+    plane.resize(static_cast<size_t>(room * sizes[p]), fill);
+    planes[p] = const_cast<uint8_t*>(session.in(kPlaneNames[p], plane));
   }
   const pkv_records source = records_of(planes, records.tokens);
   session.finish("pkv_store_import_sync",
@@ -82,20 +129,20 @@ void import_records(const Place& place, uint8_t fill, const Codec& codec, const 
 
 Records export_records(const Place& place, uint8_t fill, const Codec& codec, const pkv_store& store,
                        int64_t row, int64_t begin, int64_t count) {
-  Records records;
-  records.tokens = count;
+  Records records = blank_records(codec.geometry, begin, begin + count, fill);
   const PlaneSizes sizes = plane_sizes(codec.geometry);
+  const auto room = [&](int p) { return plane_room(codec.geometry, p, count) * sizes[p]; };
   Session session(place, fill);
   std::array<void*, kPlanes> planes = {};
-  for (int p = 0; p < kPlanes; ++p) {
-    planes[p] = session.out<uint8_t>(kPlaneNames[p], count * sizes[p]);
-  }
+  for (int p = 0; p < kPlanes; ++p) planes[p] = session.out<uint8_t>(kPlaneNames[p], room(p));
   const pkv_records target = records_of(planes, count);
   session.finish("pkv_store_export_sync",
                  pkv_store_export_sync(place.device(), place.stream(), &codec.geometry, &store, row,
                                        begin, count, &target));
   for (int p = 0; p < kPlanes; ++p) {
-    records.planes[p] = session.read(static_cast<uint8_t*>(planes[p]), count * sizes[p]);
+    const auto used = static_cast<int64_t>(records.planes[p].size());
+    records.planes[p] =
+        session.read_rows(kPlaneNames[p], static_cast<uint8_t*>(planes[p]), room(p), {used})[0];
   }
   return records;
 }

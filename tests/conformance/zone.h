@@ -16,18 +16,27 @@ inline constexpr const char* kPlaneNames[kPlanes] = {"signs",         "vote_fact
                                                      "factors",       "value_signs",  "value_codes",
                                                      "value_factors", "value_norms"};
 
-// Bytes per token of each plane, 0 for one that the geometry lacks.
+// Bytes per entry of each plane, 0 for one that the geometry lacks.
 using PlaneSizes = std::array<int32_t, kPlanes>;
 PlaneSizes plane_sizes(const pkv_geometry& geometry);
 
-// One row: [tokens, bytes per token] of each plane.
+// Positions [begin, end) that have an entry in a plane: all of them, or in the planes of the value
+// sketch those that are multiples of its stride.
+int64_t plane_entries(const pkv_geometry& geometry, int plane, int64_t begin, int64_t end);
+
+// One row: [entries, bytes per entry] of each plane.
 struct Records {
   int64_t tokens = 0;
+  std::array<int64_t, kPlanes> entries = {};
   std::array<std::vector<uint8_t>, kPlanes> planes;
 
   // Entry `i` of a plane of bf16 numbers.
   uint16_t number(int plane, int64_t i) const;
 };
+// Those of positions [begin, end), all bytes `fill`.
+Records blank_records(const pkv_geometry& geometry, int64_t begin, int64_t end, uint8_t fill);
+// Those of positions [begin, end) of a row.
+Records slice_records(const pkv_geometry& geometry, const Records& row, int64_t begin, int64_t end);
 
 // Row r = sequence * kv_heads + head.
 struct Zone {

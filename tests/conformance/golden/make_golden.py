@@ -94,9 +94,26 @@ def entries():
         for value_dim in (8, 24, 64, 96):
             sketch = replace(geometry_of(64, sketch_bits=bits, value_norm=1), value_dim=value_dim)
             out.append(Entry(f"sketch/dv{value_dim}_bits{bits}", sketch, tail=model.SKETCH))
+            few = 5 + value_dim % 16  # fewer samples than keys: their value is not trusted fully
+            name = f"sketch/dv{value_dim}_bits{bits}_samples{few}"
+            out.append(Entry(name, sketch, tail=model.SKETCH, tail_samples=few))
+        for stride in (1, 3, 5, 16):
+            sampled = geometry_of(64, sketch_bits=bits, sketch_stride=stride)
+            out.append(Entry(f"sampled/bits{bits}_stride{stride}", sampled, tail=model.SAMPLED))
+            few = replace(sampled, value_dim=24, codec=model.POLAR4, vote=model.TIER, value_norm=1)
+            name = f"sampled/polar4_dv24_bits{bits}_stride{stride}_samples4"
+            out.append(Entry(name, few, tail=model.SAMPLED, tail_samples=4, k=2))
     out.append(Entry("tails/drop", geometry_of(64), tail=model.DROP))
     out.append(Entry("tails/no_candidates", geometry_of(64), k=0, ppm=0))
     out.append(Entry("tails/all_candidates", geometry_of(64), ppm=1_000_000, k=20))
+    strided = geometry_of(64, sketch_bits=4, sketch_stride=3)
+    for name, options in (
+        ("no_candidates", {"k": 0, "ppm": 0}),
+        ("none_fetched", {"k": 0}),
+        ("all_candidates", {"ppm": 1_000_000, "k": 3}),
+        ("all_fetched", {"ppm": 1_000_000, "k": 20}),
+    ):
+        out.append(Entry(f"tails/sampled_{name}", strided, tail=model.SAMPLED, **options))
     return out
 
 
@@ -150,13 +167,22 @@ def make(entry):
     est, _ = rerank.estimates(g, params, taken, queries)
     norms = taken.value_norms if g.value_norm else None
     scores = rerank.scores(est, entry.rank, scale, norms)
-    rest, rest_size = rerank.rest_lse(
-        g, params, records, queries, candidates, entry.tail_samples, scale
-    )
+    samples = rerank.sample_positions(TOKENS, g.stride, entry.tail_samples)
+    sample_est, _ = rerank.sample_estimates(g, params, records, queries, samples)
+    rest, rest_size = rerank.rest_lse(sample_est, samples, TOKENS, candidates, scale)
     hits = candidates[rerank.top(scores, entry.k)]
     sums = encode.value_sums(np.zeros(g.value_dim), values, records.good)
     zone = attend.Zone(
-        candidates, est, rest.astype(F32), hits, sums, int(records.good.sum()), records
+        TOKENS,
+        candidates,
+        est,
+        rest.astype(F32),
+        hits,
+        sums,
+        int(records.good.sum()),
+        records,
+        samples,
+        sample_est,
     )
     part_keys = numbers(PART_KEYS, (PART, g.head_dim), entry.dtype)
     part_values = numbers(PART_VALUES, (PART, g.value_dim), entry.dtype)
@@ -182,6 +208,7 @@ def make(entry):
             "value_norm",
         )
     }
+    fields["sketch_stride"] = g.stride
     options = {
         name: getattr(entry, name)
         for name in (
@@ -209,6 +236,7 @@ def make(entry):
         "estimates": hexed(est),
         "scores": shortened(scores),
         "hits": hits.tolist(),
+        "sample_estimates": hexed(sample_est),
         "rest_lse": shortened(rest),
         "rest_size": rest_size,
         "output": shortened(output),

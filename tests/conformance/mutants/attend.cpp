@@ -99,6 +99,39 @@ void mean_as_drop(pkv_attend_args& a) {
   if (a.tail == PKV_TAIL_MEAN) a.tail = PKV_TAIL_DROP;
 }
 
+// Runs with estimates of samples that `change` has been through.
+template <class Change>
+void change_samples(pkv_attend_args& a, Change change) {
+  static thread_local std::vector<float> estimates;
+  if (a.tail != PKV_TAIL_SKETCH && a.tail != PKV_TAIL_SAMPLED) return;
+  const int64_t count = heads_of(a) * a.tail_samples;
+  estimates.assign(a.sample_estimates, a.sample_estimates + count);
+  for (int64_t i = 0; i < count; ++i) estimates[static_cast<size_t>(i)] = change(i, estimates);
+  a.sample_estimates = estimates.data();
+}
+
+void ignore_samples(pkv_attend_args& a) {
+  change_samples(a, [](int64_t, const auto&) { return NAN; });
+}
+
+void read_bad_samples(pkv_attend_args& a) {
+  change_samples(a, [](int64_t i, const auto& estimates) {
+    const float estimate = estimates[static_cast<size_t>(i)];
+    return std::isnan(estimate) ? 0.0F : estimate;
+  });
+}
+
+// Those of head 0 of the call for all heads.
+void use_first_samples(pkv_attend_args& a) {
+  change_samples(a, [&](int64_t i, const auto& estimates) {
+    return estimates[static_cast<size_t>(i % a.tail_samples)];
+  });
+}
+
+void sampled_as_mean(pkv_attend_args& a) {
+  if (a.tail == PKV_TAIL_SAMPLED) a.tail = PKV_TAIL_MEAN;
+}
+
 void use_first_center(pkv_attend_args& a) {
   static thread_local std::vector<float> centers;
   if (a.codec.value_center == nullptr) return;
@@ -116,16 +149,11 @@ void forget_part_strides(pkv_attend_args& a) {
   for (int32_t p = 0; p < a.part_count; ++p) forget_strides(a.parts[p].values);
 }
 
-// Writes behind the most scratch that it ever asked for.
-int64_t most_scratch = 0;
-pkv_status remember_scratch(pkv_backend_device* device, const pkv_attend_args* args, int64_t* out) {
-  const pkv_status status = sound().attend.scratch_bytes(device, args, out);
-  most_scratch = std::max(most_scratch, (*out + 255) / 256 * 256);
-  return status;
-}
-pkv_status write_behind_scratch(pkv_backend_device* device, pkv_backend_stream* stream,
-                                const pkv_attend_args* args, void* scratch) {
-  static_cast<uint8_t*>(scratch)[most_scratch] ^= 1;
+// Writes in front of its scratch, and of the 256 bytes that a plan keeps there for the lengths of
+// dense parts.
+pkv_status write_in_front(pkv_backend_device* device, pkv_backend_stream* stream,
+                          const pkv_attend_args* args, void* scratch) {
+  static_cast<uint8_t*>(scratch)[-257] ^= 1;
   return sound().attend.run(device, stream, args, scratch);
 }
 
@@ -153,6 +181,14 @@ constexpr Mutant kMutants[] = {
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, forget_fetched>; }},
     {"attend_sketch_as_mean",
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, sketch_as_mean>; }},
+    {"attend_ignores_samples",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, ignore_samples>; }},
+    {"attend_reads_bad_samples",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, read_bad_samples>; }},
+    {"attend_first_samples",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, use_first_samples>; }},
+    {"attend_sampled_as_mean",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, sampled_as_mean>; }},
     {"attend_mean_as_drop",
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, mean_as_drop>; }},
     {"attend_first_value_center",
@@ -163,11 +199,7 @@ constexpr Mutant kMutants[] = {
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, forget_output_strides>; }},
     {"attend_ignores_part_strides",
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, forget_part_strides>; }},
-    {"attend_behind_scratch",
-     [](pkv_backend& t) {
-       t.attend.scratch_bytes = remember_scratch;
-       t.attend.run = write_behind_scratch;
-     }},
+    {"attend_in_front", [](pkv_backend& t) { t.attend.run = write_in_front; }},
 };
 
 }  // namespace

@@ -113,6 +113,19 @@ void flip_sketch(const pkv_encode_args& a) {
   });
 }
 
+// The first sketch behind the beginning of a call that does not begin with one.
+void skip_first_sketch(const pkv_encode_args& a) {
+  const int32_t p = a.codec.geometry->sketch_stride;
+  if (p == 0) return;
+  for_records(a, [&](Record& record, int64_t t) {
+    const bool is_first = std::any_of(a.starts, a.starts + a.batch, [&](int64_t start) {
+      return start % p != 0 && t == (start + p - 1) / p * p;
+    });
+    if (is_first) record.records.value_factors[0] = 0;
+    return is_first;
+  });
+}
+
 void count_bad_keys(const pkv_encode_args& a) {
   const int32_t h = a.codec.geometry->kv_heads;
   for (int32_t r = 0; a.first_bad != nullptr && r < a.batch * h; ++r) {
@@ -170,6 +183,48 @@ void double_squares(const pkv_fit_args& a) {
 }
 
 void count_one_more(const pkv_fit_args& a) { ++a.query_counts[0]; }
+void count_weights(const pkv_fit_args& a) { a.key_counts[0] = a.key_weights[0]; }
+void forget_weights(pkv_fit_args& a) { a.weights = nullptr; }
+void count_heads(pkv_fit_args& a) { a.queries_as = PKV_FIT_QUERIES_HEADS; }
+
+// The weights of head 0 for all heads.
+void use_first_weights(pkv_fit_args& a) {
+  static thread_local std::vector<int32_t> weights;
+  weights.clear();
+  for (int32_t head = 0; a.weights != nullptr && head < a.geometry->kv_heads; ++head) {
+    weights.insert(weights.end(), a.weights, a.weights + a.keys.shape[1]);
+  }
+  if (a.weights != nullptr) a.weights = weights.data();
+}
+
+// Canonical sketches of a range that does not begin with one, counted from the position where the
+// last one in front of it lies.
+template <class Call>
+pkv_status with_early_sketches(const pkv_geometry& g, int64_t begin, const pkv_records* records,
+                               Call call) {
+  if (g.sketch_stride == 0 || begin % g.sketch_stride == 0) return call(records);
+  pkv_records early = *records;
+  early.value_signs += g.value_dim / 8;
+  early.value_codes += (g.sketch_bits - 1) * g.value_dim / 8;
+  early.value_factors += 1;
+  return call(&early);
+}
+
+pkv_status import_early(pkv_backend_device* device, pkv_backend_stream* stream,
+                        const pkv_geometry* geometry, const pkv_store* store, int64_t row,
+                        int64_t begin, int64_t count, const pkv_records* source) {
+  return with_early_sketches(*geometry, begin, source, [&](const pkv_records* records) {
+    return sound().store_import(device, stream, geometry, store, row, begin, count, records);
+  });
+}
+
+pkv_status export_early(pkv_backend_device* device, pkv_backend_stream* stream,
+                        const pkv_geometry* geometry, const pkv_store* store, int64_t row,
+                        int64_t begin, int64_t count, const pkv_records* target) {
+  return with_early_sketches(*geometry, begin, target, [&](const pkv_records* records) {
+    return sound().store_export(device, stream, geometry, store, row, begin, count, records);
+  });
+}
 
 pkv_status import_at_zero(pkv_backend_device* device, pkv_backend_stream* stream,
                           const pkv_geometry* geometry, const pkv_store* store, int64_t row,
@@ -193,6 +248,10 @@ constexpr Mutant kMutants[] = {
     {"fit_squares_off", [](pkv_backend& t) { t.fit.run = run_spoiled<kFit, double_squares>; }},
     {"fit_counts_query_twice",
      [](pkv_backend& t) { t.fit.run = run_spoiled<kFit, count_one_more>; }},
+    {"fit_count_is_weight", [](pkv_backend& t) { t.fit.run = run_spoiled<kFit, count_weights>; }},
+    {"fit_ignores_weights", [](pkv_backend& t) { t.fit.run = run_changed<kFit, forget_weights>; }},
+    {"fit_first_weights", [](pkv_backend& t) { t.fit.run = run_changed<kFit, use_first_weights>; }},
+    {"fit_counts_heads", [](pkv_backend& t) { t.fit.run = run_changed<kFit, count_heads>; }},
     {"encode_sign_bit", [](pkv_backend& t) { t.encode.run = run_spoiled<kEncode, flip_sign>; }},
     {"encode_code_bit", [](pkv_backend& t) { t.encode.run = run_spoiled<kEncode, flip_code>; }},
     {"encode_factor_ulp",
@@ -204,6 +263,8 @@ constexpr Mutant kMutants[] = {
     {"encode_bad_key_factor",
      [](pkv_backend& t) { t.encode.run = run_spoiled<kEncode, zero_bad_factors>; }},
     {"encode_sketch_bit", [](pkv_backend& t) { t.encode.run = run_spoiled<kEncode, flip_sketch>; }},
+    {"encode_skips_first_sketch",
+     [](pkv_backend& t) { t.encode.run = run_spoiled<kEncode, skip_first_sketch>; }},
     {"encode_counts_bad_keys",
      [](pkv_backend& t) { t.encode.run = run_spoiled<kEncode, count_bad_keys>; }},
     {"encode_first_bad_of_call",
@@ -221,6 +282,8 @@ constexpr Mutant kMutants[] = {
     {"encode_first_head",
      [](pkv_backend& t) { t.encode.run = run_changed<kEncode, use_first_head>; }},
     {"store_imports_at_zero", [](pkv_backend& t) { t.store_import = import_at_zero; }},
+    {"store_imports_sketch_early", [](pkv_backend& t) { t.store_import = import_early; }},
+    {"store_exports_sketch_early", [](pkv_backend& t) { t.store_export = export_early; }},
     {"store_exports_one_more", [](pkv_backend& t) { t.store_export = export_one_more; }},
 };
 

@@ -1,10 +1,12 @@
 // Entry of the plug-in. The environment variable PKV_CONFORMANCE_MUTANT names the fault: none if it
-// is empty; a name that does not exist is refused with the list of those that do.
+// is empty; for a name that does not exist the plug-in prints those that do, and refuses.
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "tests/conformance/mutants/mutant.h"
+#include "tests/conformance/mutants/single.h"
 
 extern "C" const pkv_backend* pkv_cpu_ref_query(uint32_t host_max_abi, const pkv_host* host);
 extern "C" PKV_API const pkv_backend* pkv_backend_query(uint32_t host_max_abi,
@@ -17,8 +19,9 @@ const pkv_backend* sound_table = nullptr;
 
 std::vector<Mutant> all_mutants() {
   std::vector<Mutant> all;
-  for (const auto& list : {encode_mutants(), vote_mutants(), select_mutants(), rerank_mutants(),
-                           fetch_mutants(), attend_mutants()}) {
+  for (const auto& list :
+       {encode_mutants(), vote_mutants(), select_mutants(), rerank_mutants(), fetch_mutants(),
+        attend_mutants(), single_attend(), single_fit(), single_rerank()}) {
     all.insert(all.end(), list.begin(), list.end());
   }
   return all;
@@ -31,14 +34,15 @@ const pkv_backend* make_table(const pkv_host* host) {
   table.score = 0;
   const char* wanted = std::getenv("PKV_CONFORMANCE_MUTANT");
   if (wanted == nullptr || *wanted == '\0') return &table;
-  std::string names = "mutants:";
+  std::string names = "mutants:";  // longer than the text of an error may be
   for (const Mutant& mutant : all_mutants()) {
     names += std::string(" ") + mutant.name;
     if (std::strcmp(mutant.name, wanted) != 0) continue;
     mutant.apply(table);
     return &table;
   }
-  host->report(host, names.c_str());
+  std::fprintf(stderr, "%s\n", names.c_str());
+  host->report(host, "PKV_CONFORMANCE_MUTANT names no mutant");
   return nullptr;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/conformance/mutants/mutant.h"
+#include "tests/conformance/mutants/single.h"
 
 namespace pkv::mutants {
 namespace {
@@ -94,7 +95,75 @@ void lose_limit(const pkv_rerank_args& a) {
   }
 }
 
+// Calls change(estimate, row, position or -1 for an unused entry) for the samples' estimates.
+template <class Change>
+void for_samples(const pkv_rerank_args& a, Change change) {
+  const pkv_geometry& g = *a.codec.geometry;
+  for (int64_t q = 0; a.sample_estimates != nullptr && q < int64_t{a.batch.batch} * a.query_heads;
+       ++q) {
+    const int64_t r = q / (a.query_heads / g.kv_heads);
+    const std::vector<int32_t> positions =
+        sample_positions(g, a.batch.lengths[r / g.kv_heads], a.tail_samples);
+    for (size_t i = 0; i < static_cast<size_t>(a.tail_samples); ++i) {
+      const int32_t position = i < positions.size() ? positions[i] : -1;
+      change(a.sample_estimates[q * a.tail_samples + static_cast<int64_t>(i)], r, position);
+    }
+  }
+}
+
+void raise_samples(const pkv_rerank_args& a) {
+  for_samples(a, [](float& estimate, int64_t, int32_t) {
+    if (estimate == estimate) next<float, uint32_t>(estimate);
+  });
+}
+
+void shift_samples(const pkv_rerank_args& a) {
+  for (int32_t i = 0; i < 64; ++i) raise_samples(a);
+}
+
+void clear_unused_samples(const pkv_rerank_args& a) {
+  for_samples(a, [](float& estimate, int64_t, int32_t position) {
+    if (position < 0) estimate = 0.0F;
+  });
+}
+
+// Estimates of bad keys, and those that a bad query has.
+void clear_bad_samples(const pkv_rerank_args& a) {
+  for_samples(a, [](float& estimate, int64_t, int32_t position) {
+    if (position >= 0 && std::isnan(estimate)) estimate = -1e30F;
+  });
+}
+
+void lose_candidates(const pkv_rerank_args& a) {
+  for_samples(a, [&](float& estimate, int64_t r, int32_t position) {
+    const int32_t* first = a.candidates + r * a.candidates_stride;
+    if (std::binary_search(first, first + a.candidate_counts[r], position)) estimate = NAN;
+  });
+}
+
+// Samples at any position, not only where sketches are.
+void sample_every_position(pkv_rerank_args& a) {
+  static thread_local pkv_geometry geometry;
+  geometry = *a.codec.geometry;
+  geometry.sketch_stride = std::min(geometry.sketch_stride, 1);
+  a.codec.geometry = &geometry;
+}
+
 constexpr auto kRerank = &pkv_backend::rerank;
+
+// The rest's mass of changed arguments, all else as it should be.
+template <auto kChange>
+pkv_status change_rest(pkv_backend_device* device, pkv_backend_stream* stream,
+                       const pkv_rerank_args* args, void* scratch) {
+  pkv_rerank_args changed = *args;
+  changed.sample_estimates = nullptr;
+  kChange(changed);
+  const pkv_status status = sound().rerank.run(device, stream, &changed, scratch);
+  if (status != PKV_OK) return status;
+  changed = *args;
+  changed.rest_lse = nullptr;
+  return sound().rerank.run(device, stream, &changed, scratch);
+}
 
 constexpr Mutant kMutants[] = {
     {"rerank_estimate_ulp",
@@ -110,9 +179,20 @@ constexpr Mutant kMutants[] = {
     {"rerank_rest_base_2",
      [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, take_base_two>; }},
     {"rerank_rest_not_inf", [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, lose_rest>; }},
-    {"rerank_rest_of_all", [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, sample_all>; }},
-    {"rerank_rest_sample_off",
-     [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, sample_one_less>; }},
+    {"rerank_rest_of_all", [](pkv_backend& t) { t.rerank.run = change_rest<sample_all>; }},
+    {"rerank_rest_sample_off", [](pkv_backend& t) { t.rerank.run = change_rest<sample_one_less>; }},
+    {"rerank_sample_ulp",
+     [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, raise_samples>; }},
+    {"rerank_polar_sample",
+     [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, shift_samples>; }},
+    {"rerank_sample_filler",
+     [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, clear_unused_samples>; }},
+    {"rerank_sample_bad",
+     [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, clear_bad_samples>; }},
+    {"rerank_samples_no_candidates",
+     [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, lose_candidates>; }},
+    {"rerank_samples_off_stride",
+     [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, sample_every_position>; }},
     {"rerank_ignores_share",
      [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, forget_share>; }},
     {"rerank_ignores_k_min",
