@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "backends/cpu/prefetch.h"
@@ -157,6 +158,42 @@ HWY_INLINE VF4 scalar_dots(const Estimator& e, int32_t g) {
   return hn::Load(df, rounded);
 }
 
+// A record of one line: four vectors of 32 entries, as unpack_scalar4 leaves them.
+#if !HWY_HAVE_SCALABLE && HWY_CAP_GE512
+constexpr bool kHasLines = true;
+#else
+constexpr bool kHasLines = false;
+#endif
+
+struct Line {
+  VI16 entries[4];
+};
+
+HWY_INLINE Line load_line(const uint8_t* HWY_RESTRICT record) {
+  const D8 d8;
+  const D16 d16;
+  const DI16 di;
+  const auto table = hn::LoadDup128(d8, kScalar4Bytes);
+  const auto nibble = hn::Set(d8, uint8_t{15});
+  const auto byte = hn::Set(d16, uint16_t{255});
+  const auto x = hn::LoadU(d8, record);
+  const auto x_high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
+  const auto low = hn::BitCast(d16, hn::TableLookupBytes(table, hn::And(x, nibble)));
+  const auto high = hn::BitCast(d16, hn::TableLookupBytes(table, x_high));
+  return {{hn::BitCast(di, hn::And(low, byte)), hn::BitCast(di, hn::And(high, byte)),
+           hn::BitCast(di, hn::ShiftRight<8>(low)), hn::BitCast(di, hn::ShiftRight<8>(high))}};
+}
+
+HWY_INLINE VI32 line_dot(const Line& line, const VI16 (&c)[4]) {
+  const DI32 dw;
+  VI32 other = hn::Zero(dw);
+  VI32 sum = hn::ReorderWidenMulAccumulate(dw, line.entries[0], c[0], hn::Zero(dw), other);
+  sum = hn::ReorderWidenMulAccumulate(dw, line.entries[1], c[1], sum, other);
+  sum = hn::ReorderWidenMulAccumulate(dw, line.entries[2], c[2], sum, other);
+  sum = hn::ReorderWidenMulAccumulate(dw, line.entries[3], c[3], sum, other);
+  return hn::Add(sum, other);
+}
+
 // ---- polar4 ------------------------------------------------------------------------------------
 
 // Entries are coordinates in order: w * sign * a.
@@ -235,6 +272,54 @@ HWY_INLINE VF4 estimate_four(const Estimator& e, int32_t g, VF4 w, BadKeys bad_k
   return limited(hn::Add(product, bias), w, bad_keys);
 }
 
+HWY_INLINE VF4 four_factors(const Estimator& e, const int32_t* positions) {
+  const D4<uint32_t> du;
+  const auto factor = [&](int k) HWY_ATTR {
+    uint16_t bits = 0;
+    std::memcpy(&bits, e.base + e.layout->factor(positions[k]), sizeof bits);
+    return uint64_t{bits} << 16;
+  };
+  const hn::FixedTag<uint64_t, 2> d64;
+  const auto low = hn::Set(d64, factor(0) | factor(1) << 32);
+  const auto high = hn::Set(d64, factor(2) | factor(3) << 32);
+  return hn::BitCast(D4<float>(), hn::BitCast(du, hn::InterleaveLower(d64, low, high)));
+}
+
+// Records of one line, all of whose entries stay in registers.
+void estimate_lines(const Estimator& e, const int32_t* HWY_RESTRICT positions, int64_t count,
+                    BadKeys bad_keys, float* HWY_RESTRICT out, int64_t stride) {
+  const DI16 di;
+  const D4<int32_t> d4;
+  const D4<float> df;
+  const uint8_t* records = e.base + e.layout->records;
+  for (int64_t i = 0; i + kEstimateStep <= count; i += kEstimateStep) {
+    for (int64_t ahead = i + kAhead; ahead < std::min(count, i + kAhead + kEstimateStep);
+         ++ahead) {
+      request(e, positions[ahead]);
+    }
+    const int32_t* p = positions + i;
+    const VF4 w = four_factors(e, p);
+    const Line k0 = load_line(records + int64_t{p[0]} * kLine);
+    const Line k1 = load_line(records + int64_t{p[1]} * kLine);
+    const Line k2 = load_line(records + int64_t{p[2]} * kLine);
+    const Line k3 = load_line(records + int64_t{p[3]} * kLine);
+    for (int32_t g = 0; g < e.group; ++g) {
+      const int16_t* q = e.c + int64_t{g} * e.padded;
+      const size_t N = hn::Lanes(di);
+      const VI16 c[4] = {hn::Load(di, q), hn::Load(di, q + N), hn::Load(di, q + 2 * N),
+                         hn::Load(di, q + 3 * N)};
+      const VI4 sums = sums_of_four<int32_t>(line_dot(k0, c), line_dot(k1, c), line_dot(k2, c),
+                                             line_dot(k3, c));
+      const auto offset = static_cast<int32_t>(e.c_sums[g * kSegments]);
+      const VI4 dots = hn::Sub(hn::ShiftLeft<1>(sums), hn::Set(d4, offset));
+      const VF4 product =
+          hn::Mul(hn::Mul(hn::ConvertTo(df, dots), w), hn::Set(df, e.unit[g]));
+      hn::StoreU(limited(hn::Add(product, hn::Set(df, e.bias[g])), w, bad_keys), df,
+                 out + g * stride + i);
+    }
+  }
+}
+
 }  // namespace
 
 void estimate_impl(const Estimator& e, const int32_t* positions, int64_t count, BadKeys bad_keys,
@@ -242,6 +327,12 @@ void estimate_impl(const Estimator& e, const int32_t* positions, int64_t count, 
   const D4<float> d4;
   for (int64_t i = 0; i < std::min(count, kAhead); ++i) request(e, positions[i]);
   int64_t i = 0;
+  if constexpr (kHasLines) {
+    if (e.codec == PKV_CODEC_SCALAR4 && e.layout->record_bytes == kLine) {
+      estimate_lines(e, positions, count, bad_keys, out, stride);
+      i = count / kEstimateStep * kEstimateStep;
+    }
+  }
   for (; i + kEstimateStep <= count; i += kEstimateStep) {
     for (int64_t ahead = i + kAhead; ahead < std::min(count, i + kAhead + kEstimateStep); ++ahead) {
       request(e, positions[ahead]);

@@ -23,6 +23,7 @@ HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
+constexpr int64_t kBlocksAhead = 16;  // what the hardware does not ask for soon enough
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Sums of the two halves of x, then of y.
@@ -147,6 +148,12 @@ void tier_block(const VoteRow& row, const uint8_t* block, float* votes) {
   }
 }
 
+HWY_INLINE void request_block(const VoteRow& row, int64_t block) {
+  const int64_t bytes = row.layout->block_bytes;
+  const uint8_t* begin = row.base + block * bytes;
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(begin + at, 0, 3);
+}
+
 HWY_INLINE void block_votes(const VoteRow& row, int64_t block, float* HWY_RESTRICT votes) {
   const uint8_t* begin = row.base + block * row.layout->block_bytes;
   if (row.tables.points == nullptr) {
@@ -172,6 +179,7 @@ void vote_range_impl(const VoteRow& row, int64_t begin, int64_t end, float* vote
 void scan_range_impl(const VoteRow& row, int64_t begin, int64_t end, Survivors& survivors) {
   HWY_ALIGN float votes[kBlockKeys];
   for (int64_t at = begin; at < end; at += kBlockKeys) {
+    request_block(row, at / kBlockKeys + kBlocksAhead);
     block_votes(row, at / kBlockKeys, votes);
     collect_block(votes, std::min(kBlockKeys, end - at), at, survivors);
   }
