@@ -84,8 +84,8 @@ inline double attend_output(double eps, int64_t m, double largest, double output
 }
 
 // Sketched values are accumulated in rotated space, m terms w_v a, then un-rotated: log2 dv stages
-// of butterflies (two blocks: twice that). Every sum's rounding is u of its terms, so the error is a
-// vector no longer than (m + stages) u ||w_v a||, and the rotation takes that to elements of 1 /
+// of butterflies (two blocks: twice that). Every sum's rounding is u of its terms, so the error is
+// a vector no longer than (m + stages) u ||w_v a||, and the rotation takes that to elements of 1 /
 // sqrt(g) of it. `size`: the largest ||w_v a|| / sqrt(g).
 inline double sketch_value(int32_t dv, int64_t m, double size) {
   const double stages = 2.0 * std::ceil(std::log2(static_cast<double>(dv)));
