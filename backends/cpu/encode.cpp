@@ -2,12 +2,12 @@
 // Not here: what becomes of a key (encode_piece.cpp).
 // What a caller sees besides records (good keys, occupancy, sums, first bad positions) is made in
 // scratch and written at the end, so that a cancelled call changes nothing of it.
+#include "backends/cpu/encode.h"
+
 #include <algorithm>
-#include <cstring>
 
 #include "backends/cpu/check.h"
 #include "backends/cpu/device.h"
-#include "backends/cpu/encode.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/stages.h"
 #include "pariskv/pariskv_backend.hpp"

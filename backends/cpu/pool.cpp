@@ -63,10 +63,11 @@ struct Call {
                     ran, all);
     }
     if (bad_worker != 0) {
-      return refuse(host, PKV_CANCELLED, "the caller's runner gave worker=%d: must be from 0 to %d",
-                    bad_worker.load(), workers - 1);
+      return refuse(host, PKV_FAILED_PRECONDITION,
+                    "the caller's runner gave worker=%d: must be from 0 to %d", bad_worker.load(),
+                    workers - 1);
     }
-    return refuse(host, PKV_CANCELLED,
+    return refuse(host, PKV_FAILED_PRECONDITION,
                   "the caller's runner came back when %lld of %lld items were done", ran, all);
   }
 };
@@ -157,15 +158,15 @@ pkv_status Pool::run(int64_t count, int64_t grain, BodyFn body, const void* cont
   const std::shared_ptr<const Threads> threads = this->threads();
   Call call{body, context, count, std::max<int64_t>(grain, 1), threads->workers, threads->runner};
   const int64_t blocks = call.blocks();
-  if (blocks == 1 || (threads->workers == 1 && threads->runner.run == nullptr)) {
-    for (int64_t block = 0; block < blocks; ++block) call.run_block(block, 0);
-  } else if (threads->runner.run != nullptr) {
+  if (threads->runner.run != nullptr) {
     threads->runner.run(
         threads->runner.user, blocks,
         [](void* shared, int64_t block, int32_t worker) {
           static_cast<Call*>(shared)->run_block(block, worker);
         },
         &call);
+  } else if (blocks == 1 || threads->workers == 1) {
+    for (int64_t block = 0; block < blocks; ++block) call.run_block(block, 0);
   } else {
     threads->arena.execute([&call, blocks] {
       tbb::parallel_for(

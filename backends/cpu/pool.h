@@ -30,8 +30,9 @@ class Pool {
   pkv_status set_runner(const pkv_parallel* runner);
 
   // Calls body(index, worker) once for each index in [0, count), 0 <= worker < workers(), on several
-  // threads. Not OK, with a text: PKV_CANCELLED, between two blocks, or the runner came back early;
-  // then some bodies did not run. A count of at most one block runs on the calling thread, unasked.
+  // threads; without a runner a single block stays on the calling one. If it is not OK, with a
+  // text, some bodies did not run: PKV_CANCELLED between two blocks, or PKV_FAILED_PRECONDITION by
+  // what the runner did. A body may use 128 KiB of stack.
   template <class Body>
   pkv_status parallel(int64_t count, int64_t grain, const Body& body) const {
     return run(

@@ -113,6 +113,9 @@ class Twin {
     expect(cpu->device_set(device, name, value.c_str()));
   }
 
+  // The text of the last refusal.
+  const std::string& reported() const { return reported_; }
+
   // Records of the first `count` positions of each row, from cpu_ref to cpu.
   void copy_records(int64_t count) {
     const format::RecordSizes s = format::record_sizes(ref.geometry);
