@@ -21,18 +21,25 @@ struct RowRange {
   int64_t stride;  // bytes
 };
 
-// Attends to `count` tokens, token_of(m) for m = 0, 1, ..
+// Attends to `count` tokens, token_of(m) for m = 0, 1, .. `is_dense`: these are m, and nobody has
+// asked for them yet.
 template <class TokenOf>
 void attend_tokens(const pkv_tensor& keys, const pkv_tensor& values, int64_t leading,
-                   int32_t kv_head, int64_t count, TokenOf token_of, AttendState& state) {
+                   int32_t kv_head, int64_t count, bool is_dense, TokenOf token_of,
+                   AttendState& state) {
   if (count <= 0) return;
   const RowRange k(keys, leading, kv_head);
   const RowRange v(values, leading, kv_head);
-  RowBlock block;
+  RowBlock block{};
   block.key_dtype = keys.dtype;
   block.value_dtype = values.dtype;
   for (int64_t begin = 0; begin < count; begin += kBlockRows) {
     block.count = std::min(kBlockRows, count - begin);
+    const int64_t end = begin + block.count;
+    if (is_dense) {
+      block.ahead = {k.base + end * k.stride, v.base + end * v.stride, k.stride, v.stride,
+                     std::min(kBlockRows, count - end)};
+    }
     for (int64_t m = 0; m < block.count; ++m) {
       const int64_t token = token_of(begin + m);
       block.keys[m] = k.base + token * k.stride;
@@ -86,11 +93,11 @@ void attend_row(const pkv_attend_args& a, int64_t i, int32_t kv_head, const RowQ
     const pkv_part& part = a.parts[p];
     const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
     attend_tokens(
-        part.keys, part.values, i, kv_head, length, [](int64_t m) { return m; }, state);
+        part.keys, part.values, i, kv_head, length, true, [](int64_t m) { return m; }, state);
   }
   if (fetched.count > 0) {
     attend_tokens(
-        *fetched.keys, *fetched.values, fetched.leading, kv_head, fetched.count,
+        *fetched.keys, *fetched.values, fetched.leading, kv_head, fetched.count, false,
         [&](int64_t m) { return fetched.index == nullptr ? m : int64_t{fetched.index[m]}; }, state);
   }
   if (tail != nullptr) add_tail(a, *tail, room, state);

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "backends/cpu/layout.h"
+#include "backends/cpu/prefetch.h"
 #include "backends/cpu/tensor.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -107,11 +108,22 @@ HWY_INLINE void dots_of_four(const std::byte* const* rows, const float* HWY_REST
   }
 }
 
+// Rows [r, r + 4) of those that come next.
+HWY_INLINE void request_rows(const RowsAhead& ahead, int64_t r, int64_t key_bytes,
+                             int64_t value_bytes) {
+  for (int64_t i = r; i < std::min(r + 4, ahead.count); ++i) {
+    prefetch_range(ahead.keys + i * ahead.key_stride, key_bytes);
+    prefetch_range(ahead.values + i * ahead.value_stride, value_bytes);
+  }
+}
+
 template <pkv_dtype kType, int kHeads>
 HWY_INLINE void logits(const RowBlock& block, int32_t first, const AttendState& s) {
   const float* queries =
       (kType == PKV_DTYPE_BF16 ? s.split_queries : s.plain_queries) + int64_t{first} * s.padded_d;
+  const int64_t value_bytes = s.dv * (block.value_dtype == PKV_DTYPE_F32 ? 4 : 2);
   for (int64_t r = 0; r < block.count; r += 4) {
+    if (first == 0) request_rows(block.ahead, r, s.d * kBytes<kType>, value_bytes);
     const std::byte* rows[4];
     for (int64_t i = 0; i < 4; ++i) rows[i] = block.keys[std::min(r + i, block.count - 1)];
     dots_of_four<kType, kHeads>(rows, queries, s, s.weights + r);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "backends/cpu/log_sum.h"
+#include "backends/cpu/sample_places.h"
 #include "backends/cpu/score.h"
 #include "core/format/half.h"
 #include "core/format/samples.h"
@@ -90,6 +91,7 @@ RerankRoom take_rerank_room(Scratch& scratch, const Isa& isa, const pkv_rerank_a
   if (a.tail_samples > 0) {
     room.sample_estimates = scratch.take<float>(group * a.tail_samples);
     room.samples = scratch.take<int32_t>(a.tail_samples);
+    room.sample_places = scratch.take<int32_t>(a.tail_samples);
     room.logits = scratch.take<float>(a.tail_samples);
   }
   room.scores = scratch.take<float>(a.candidates_stride);
@@ -165,14 +167,12 @@ void write_samples(const pkv_rerank_args& a, const RerankRow& row, const RerankR
   }
   if (row.rest_lse == nullptr) return;
 
-  // Of the samples that are no candidates; `logits` lists them.
+  // Of the samples that are no candidates, bad ones included; `samples` lists them from now on.
+  find_sample_places(samples, row.candidates, row.candidate_count, room.sample_places);
   int64_t seen = 0;
-  int32_t next = 0;  // first candidate not yet passed
   for (int64_t i = 0; i < samples.count; ++i) {
-    const int32_t position = room.samples[i];
-    while (next < row.candidate_count && row.candidates[next] < position) ++next;
-    const bool is_candidate = next < row.candidate_count && row.candidates[next] == position;
-    if (!is_candidate) room.samples[seen++] = static_cast<int32_t>(i);  // no longer a position
+    room.samples[seen] = static_cast<int32_t>(i);
+    seen += room.sample_places[i] < 0 ? 1 : 0;
   }
   const auto R = static_cast<double>(row.n - row.candidate_count);
   const double factor = seen == 0 ? 0.0 : std::log(R / static_cast<double>(seen));

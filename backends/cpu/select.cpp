@@ -24,6 +24,7 @@ namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kBins = 2048;
+constexpr int64_t kFewBins = 512;
 constexpr int64_t kCopies = 4;  // of the histogram: neighbours rarely wait for each other
 constexpr float kLargest = 1e38F;
 
@@ -72,14 +73,23 @@ HWY_INLINE void count_bins(const float* values, int64_t count, const Binning& b,
   const auto N = static_cast<int64_t>(hn::Lanes(df));
   std::memset(counts, 0, static_cast<size_t>(bins * kCopies) * sizeof(uint32_t));
   HWY_ALIGN int32_t bin[16];
-  for (int64_t i = 0; i < count; i += N) {  // values have room for whole vectors
+  // The mask is for NaN, which no comparison has put into a bin.
+  const auto count_lane = [&](int64_t lane) HWY_ATTR {
+    ++counts[(lane % kCopies) * bins + (bin[lane] & (bins - 1))];
+  };
+  int64_t i = 0;
+  for (; i + N <= count; i += N) {
     hn::Store(bin_of(df, hn::LoadU(df, values + i), b), di, bin);
-    const int64_t valid = std::min(N, count - i);
-    for (int64_t lane = 0; lane < valid; ++lane) {
-      // The mask is for NaN, which no comparison has put into a bin.
-      ++counts[(lane % kCopies) * bins + (bin[lane] & (bins - 1))];
+    for (int64_t lane = 0; lane < N; lane += kCopies) {
+      count_lane(lane);
+      count_lane(lane + 1);
+      count_lane(lane + 2);
+      count_lane(lane + 3);
     }
   }
+  if (i == count) return;
+  hn::Store(bin_of(df, hn::LoadU(df, values + i), b), di, bin);  // room for whole vectors
+  for (int64_t lane = 0; lane < count - i; ++lane) count_lane(lane);
 }
 
 // The highest bin at or above which `rank` values lie; `above` of them in higher bins.
@@ -153,7 +163,7 @@ HWY_INLINE int64_t keep_at_least(Survivors& s, float cut) {
 void keep_best_impl(Survivors& s) {
   if (s.wanted <= 0) s.count = 0;
   if (s.count <= s.wanted) return;
-  const int64_t bins = s.count < 1024 ? 256 : kBins;
+  const int64_t bins = s.count < 16384 ? kFewBins : kBins;  // clearing them costs time, too
   const Binning b = binning_of(s.values, s.count, bins);
   count_bins(s.values, s.count, b, bins, s.bins);
   int64_t above = 0;
@@ -173,13 +183,12 @@ void keep_best_impl(Survivors& s) {
 }
 
 float bound_of_rank_impl(const float* values, int64_t count, int64_t rank, uint32_t* counts) {
-  constexpr int64_t kFew = 512;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
-  const Binning b = binning_of(values, count, kFew);
+  const Binning b = binning_of(values, count, kFewBins);
   if (!(b.lo < b.hi)) return kNothing;
-  count_bins(values, count, b, kFew, counts);
+  count_bins(values, count, b, kFewBins, counts);
   int64_t above = 0;
-  const int64_t bin = bin_of_rank(counts, kFew, rank, &above);
+  const int64_t bin = bin_of_rank(counts, kFewBins, rank, &above);
   return bin == 0 ? kNothing : b.lo + static_cast<float>(bin) / b.scale;
 }
 
@@ -225,7 +234,7 @@ void reset(Survivors& survivors, int64_t wanted, float threshold) {
 int64_t sample_rank(int64_t wanted, int64_t n, int64_t sampled) {
   const double expected =
       static_cast<double>(wanted) * static_cast<double>(sampled) / static_cast<double>(n);
-  return static_cast<int64_t>(expected * 1.125 + 6.0 * std::sqrt(expected) + 4.0);
+  return static_cast<int64_t>(expected + 5.0 * std::sqrt(expected) + 4.0);
 }
 
 int64_t largest_count(const pkv_candidate_rule& rule, int64_t max_length) {

@@ -9,6 +9,7 @@
 #include "backends/cpu/log_sum.h"
 #include "backends/cpu/prefetch.h"
 #include "backends/cpu/query.h"
+#include "backends/cpu/sample_places.h"
 #include "backends/cpu/sketches.h"
 #include "core/format/half.h"
 #include "core/format/samples.h"
@@ -71,13 +72,11 @@ class Tail {
     first_sample_ = count_;
     const format::Samples samples = format::samples(*a_.codec.geometry, row_.n, a_.tail_samples);
     is_whole_ = is_sketch && samples.is_all();
-    int32_t next = 0;  // first candidate not yet passed
+    find_sample_places(samples, row_.candidates, row_.candidate_count, room_.sample_places);
     for (int64_t i = 0; i < samples.count; ++i) {
-      const int64_t position = samples.position(i);
-      while (next < row_.candidate_count && row_.candidates[next] < position) ++next;
-      const bool is_candidate = next < row_.candidate_count && row_.candidates[next] == position;
-      if (is_candidate && (is_sketch || room_.is_fetched[next] != 0)) continue;
-      list_sketch(position, static_cast<int32_t>(i));
+      const int32_t place = room_.sample_places[i];
+      if (place >= 0 && (is_sketch || room_.is_fetched[place] != 0)) continue;
+      list_sketch(samples.position(i), static_cast<int32_t>(i));
     }
     drop_bad();
   }
@@ -216,6 +215,7 @@ TailRoom take_tail_room(Scratch& scratch, const pkv_attend_args& a) {
   room.is_fetched = scratch.take<uint8_t>(a.candidates_stride);
   room.mean = scratch.take<float>(padded_dv);
   if (!reads_samples(a)) return room;
+  room.sample_places = scratch.take<int32_t>(samples);
   const int64_t listed = a.tail == PKV_TAIL_SKETCH ? most : samples;
   room.entries = scratch.take<int32_t>(listed);
   room.origins = scratch.take<int32_t>(listed);

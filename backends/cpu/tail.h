@@ -13,15 +13,16 @@ namespace pkv::cpu {
 
 // A worker's room.
 struct TailRoom {
-  float* logits;        // [most] of one head
-  float* shares;        // [most] exp of them
-  int32_t* entries;     // [most] sketches that count
-  int32_t* origins;     // [most] where their estimates stand: candidates, then samples
-  float* factors;       // [most] w_v
-  float* weights;       // [most, 4]
-  float* sums;          // [4, padded_dv]
-  float* mean;          // [padded_dv] v_mean
-  uint8_t* is_fetched;  // [candidates_stride]
+  float* logits;           // [most] of one head
+  float* shares;           // [most] exp of them
+  int32_t* entries;        // [most] sketches that count
+  int32_t* origins;        // [most] where their estimates stand: candidates, then samples
+  float* factors;          // [most] w_v
+  float* weights;          // [most, 4]
+  float* sums;             // [4, padded_dv]
+  float* mean;             // [padded_dv] v_mean
+  uint8_t* is_fetched;     // [candidates_stride]
+  int32_t* sample_places;  // [T] where samples stand among the candidates, -1: nowhere
 };
 
 TailRoom take_tail_room(Scratch& scratch, const pkv_attend_args& args);
