@@ -2,6 +2,7 @@
 option(PARISKV_STATIC "Also build and install libpariskv.a" ON)
 option(PARISKV_TOOLS "Build the pariskv command line and pkv-conformance" ON)
 option(PARISKV_TESTS "Build the tests" OFF)
+option(PARISKV_BENCH "Build the benchmarks (tools/install_deps bench)" OFF)
 option(PARISKV_WERROR "Treat warnings as errors" OFF)
 option(PARISKV_COVERAGE "Count executed lines (GCC)" OFF)
 option(PARISKV_CCACHE "Compile through ccache where it is found" ON)

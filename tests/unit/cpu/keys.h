@@ -12,15 +12,17 @@ enum class Kind {
   kBell,
   kFewValues,
   kZero,
-  kCenter,
-  kTiny,
-  kHuge,
-  kSpike,
+  kCenter,     // what is subtracted, so 0
+  kVanishing,  // every square is 0 in fp32
+  kTiny,       // some are, the others subnormal
+  kHuge,       // close to where the squares are infinite, and beyond
   kMixed,
+  kSpike,
+  kPair,  // without centre and balance: half of what it is rotated to is exactly 0
   kNanAmong,
   kInfAmong
 };
-inline constexpr int kKinds = 10;
+inline constexpr uint32_t kKinds = 12;
 
 // `center` [dim]: what encode subtracts.
 inline void fill_vector(Kind kind, Random& random, const float* center, int64_t dim, float* x) {
@@ -33,17 +35,20 @@ inline void fill_vector(Kind kind, Random& random, const float* center, int64_t 
       case Kind::kFewValues: x[j] = static_cast<float>(any(3)) - 1.0F; break;
       case Kind::kZero: x[j] = any(2) == 0 ? 0.0F : -0.0F; break;
       case Kind::kCenter: x[j] = center[j]; break;
+      case Kind::kVanishing: x[j] = center[j] == 0.0F ? random.bell() * 0x1p-95F : center[j]; break;
       case Kind::kTiny: x[j] = random.bell() * (any(2) == 0 ? 0x1p-146F : 0x1p-70F); break;
       case Kind::kHuge: x[j] = random.bell() * (any(4) == 0 ? 0x1p62F : 0x1p55F); break;
-      case Kind::kSpike: x[j] = 0.0F; break;
       case Kind::kMixed: x[j] = random.bell() * (any(8) == 0 ? 0x1p40F : 0x1p-40F); break;
+      case Kind::kSpike:
+      case Kind::kPair: x[j] = 0.0F; break;
       default: x[j] = random.uniform(); break;
     }
   }
-  float& one = x[any(dim)];
-  if (kind == Kind::kSpike) one = random.bell();
-  if (kind == Kind::kNanAmong) one = kNan;
-  if (kind == Kind::kInfAmong) one = -kInf;
+  const int64_t at = any(dim);
+  if (kind == Kind::kSpike) x[at] = random.bell();
+  if (kind == Kind::kPair && (at ^ 8) < dim) x[at] = x[at ^ 8] = random.bell();
+  if (kind == Kind::kNanAmong) x[at] = kNan;
+  if (kind == Kind::kInfAmong) x[at] = -kInf;
 }
 
 // Mostly bells, with some of every kind among them.
