@@ -206,9 +206,6 @@ absl::Status Plan::book_retrieve() {
 
 // How long dense parts will be, and their dtypes, is not known yet: the most for any dtypes and
 // parts as long as the zone. A longer part that needs more is refused when it comes.
-
-// How long dense parts will be, and their dtypes, is not known yet: the most for any dtypes and
-// parts as long as the zone. A longer part that needs more is refused when it comes.
 absl::Status Plan::book_attend() {
   ScratchLedger& ledger = attend_scratch_;
   PKV_RETURN_IF_ERROR(book_lengths(ledger));
