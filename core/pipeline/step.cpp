@@ -1,4 +1,6 @@
 // step: retrieve, fetch and attend in one call of the caller. docs/algorithm.md, sections 4 to 8.
+#include "core/pipeline/step.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -9,7 +11,6 @@
 #include "core/pipeline/checks.h"
 #include "core/pipeline/dense_attention.h"
 #include "core/pipeline/run_stage.h"
-#include "core/pipeline/step.h"
 
 namespace pkv {
 namespace {
