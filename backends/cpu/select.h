@@ -25,7 +25,9 @@ struct Survivors {
 };
 
 inline constexpr int64_t kSurvivorsAtLeast = 16384;  // rows below that never drop any
-inline constexpr int64_t kSampleBlocks = 256;        // at most, of a threshold
+inline constexpr int64_t kSampleBlocks = 256;        // of a threshold: at most,
+inline constexpr int64_t kSampleBlocksLeast = 32;    // at least,
+inline constexpr int64_t kSampledHits = 80;          // and such that as many are among the best
 
 // Room for rows of up to max_length keys of which at most max_wanted are selected.
 Survivors take_survivors(Scratch& scratch, const Isa& isa, int64_t max_length, int64_t max_wanted);

@@ -42,6 +42,7 @@ TailRow tail_row(const StepRow& row, const RerankRow& hits, const StepRoom& room
   tail.stride = hits.stride;
   tail.rest_lse = hits.rest_lse;
   tail.sample_estimates = hits.sample_estimates;
+  tail.sample_places = hits.rest_lse != nullptr ? room.rerank.sample_places : nullptr;
   tail.places = room.places;
   tail.place_count = *hits.count;
   tail.value_sums = a.value_sums + row.store_row * dv;

@@ -72,9 +72,13 @@ class Tail {
     first_sample_ = count_;
     const format::Samples samples = format::samples(*a_.codec.geometry, row_.n, a_.tail_samples);
     is_whole_ = is_sketch && samples.is_all();
-    find_sample_places(samples, row_.candidates, row_.candidate_count, room_.sample_places);
+    const int32_t* places = row_.sample_places;
+    if (places == nullptr) {
+      find_sample_places(samples, row_.candidates, row_.candidate_count, room_.sample_places);
+      places = room_.sample_places;
+    }
     for (int64_t i = 0; i < samples.count; ++i) {
-      const int32_t place = room_.sample_places[i];
+      const int32_t place = places[i];
       if (place >= 0 && (is_sketch || room_.is_fetched[place] != 0)) continue;
       list_sketch(samples.position(i), static_cast<int32_t>(i));
     }

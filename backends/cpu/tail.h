@@ -37,6 +37,7 @@ struct TailRow {
   int64_t stride;
   const float* rest_lse;          // [G]
   const float* sample_estimates;  // [G, T]; sampled and sketch only
+  const int32_t* sample_places;   // [T] as find_sample_places has them; NULL: not known
   const int32_t* places;          // [place_count] of the fetched rows among the candidates
   int32_t place_count;
   const double* value_sums;  // [dv]

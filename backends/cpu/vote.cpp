@@ -222,7 +222,10 @@ float guess_threshold(const VoteRow& row, int64_t wanted, const Survivors& survi
   constexpr float kNoGuess = -std::numeric_limits<float>::infinity();
   const int64_t blocks = row.n / kBlockKeys;
   if (row.n <= kSurvivorsAtLeast || wanted <= 0 || 4 * wanted > row.n) return kNoGuess;
-  const int64_t samples = std::min({std::max<int64_t>(64, blocks / 32), blocks / 8, kSampleBlocks});
+  // Enough of them for about kSampledHits of the wanted ones.
+  const int64_t enough = kSampledHits * row.n / wanted / kBlockKeys;
+  const int64_t samples =
+      std::clamp(enough, kSampleBlocksLeast, std::min(blocks / 8, kSampleBlocks));
   PKV_CPU_DISPATCH(*row.isa, sample_votes_impl)(row, samples, survivors.values);
   const int64_t keys = samples * kBlockKeys;
   return bound_of_rank(*row.isa, survivors.values, keys, sample_rank(wanted, row.n, keys),
