@@ -20,7 +20,11 @@ HWY_INLINE void collect_block(const float* HWY_RESTRICT votes, int64_t valid, in
   const hn::CappedTag<float, 16> df;
   const hn::RebindToSigned<decltype(df)> di;
   const size_t N = hn::Lanes(df);
-  if (survivors.count + 64 > survivors.capacity) keep_best(survivors);
+  if (survivors.count + 64 > survivors.capacity) {
+    if (survivors.wanted + 64 > survivors.capacity) survivors.is_full = true;
+    if (survivors.is_full) return;
+    keep_best(survivors);
+  }
   const auto threshold = hn::Set(df, survivors.threshold);
   auto positions = hn::Iota(di, static_cast<int32_t>(first));
   const auto step = hn::Set(di, static_cast<int32_t>(N));

@@ -170,31 +170,34 @@ HWY_INLINE void load_columns(const uint8_t* const* rows, int64_t j, Column& x0, 
 // fill the queue for missing lines.
 class RowPrefetch {
  public:
-  // `count` rows in `steps` steps.
+  // The first used_bytes of `count` rows, in `steps` steps.
   RowPrefetch(const uint8_t* first, int64_t row_bytes, int64_t used_bytes, int64_t count,
               int64_t steps)
-      : row_(first),
-        row_bytes_(row_bytes),
-        used_bytes_(used_bytes),
-        left_(count),
-        per_step_((count + steps - 1) / steps) {}
-
+      : row_(first), row_bytes_(row_bytes), used_bytes_(used_bytes) {
+    lines_ = (used_bytes + kLineBytes - 1) / kLineBytes * count;
+    per_step_ = (lines_ + steps - 1) / steps;
+  }
   static RowPrefetch none() { return {nullptr, 0, 0, 0, 1}; }
 
   HWY_INLINE void step() {
-    constexpr int64_t kLineBytes = 64;
-    for (int64_t i = std::min(per_step_, left_); i > 0; --i) {
-      for (int64_t at = 0; at < used_bytes_; at += kLineBytes) hwy::Prefetch(row_ + at);
-      row_ += row_bytes_;
-      --left_;
+    for (int64_t i = std::min(per_step_, lines_); i > 0; --i) {
+      hwy::Prefetch(row_ + at_);
+      --lines_;
+      at_ += kLineBytes;
+      if (at_ >= used_bytes_) {
+        at_ = 0;
+        row_ += row_bytes_;
+      }
     }
   }
 
  private:
+  static constexpr int64_t kLineBytes = 64;
   const uint8_t* row_;
   int64_t row_bytes_;
   int64_t used_bytes_;
-  int64_t left_;
+  int64_t at_ = 0;  // in the row
+  int64_t lines_;   // left
   int64_t per_step_;
 };
 

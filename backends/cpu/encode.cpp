@@ -15,9 +15,10 @@
 namespace pkv::cpu {
 namespace {
 
-constexpr int64_t kTaskKeys = 128;    // keys that are worth a task
-constexpr int32_t kSumColumns = 64;   // values' coordinates of one task
-constexpr int32_t kSumSubspaces = 4;  // occupancy's subspaces of one task
+constexpr int64_t kRowsPerWorker = 4;  // from here on whole rows balance
+constexpr int64_t kTaskKeys = 128;     // keys that are worth a task
+constexpr int32_t kSumColumns = 64;    // values' coordinates of one task
+constexpr int32_t kSumSubspaces = 4;   // occupancy's subspaces of one task
 
 pkv_status supports(pkv_backend_device* device, const pkv_encode_args* args) {
   const pkv_host* host = device->host;
@@ -36,6 +37,16 @@ pkv_status supports(pkv_backend_device* device, const pkv_encode_args* args) {
   if (status != PKV_OK) return status;
   return check_range(host, "without values value_norm", geometry.value_norm, 0, 0);
 }
+
+struct Span {
+  int64_t begin;
+  int64_t end;
+};
+
+struct Range {
+  int32_t begin;
+  int32_t end;
+};
 
 // One call. Rows are the (entry, head) pairs of the batch, in this order.
 class Call {
@@ -56,21 +67,8 @@ class Call {
   pkv_status run() const {
     // Short appends of many sequences: some rows to a task.
     const int64_t rows_each = std::max<int64_t>(kTaskKeys / std::max<int64_t>(tokens_, 1), 1);
-    pkv_status status =
-        device_.pool.parallel(rows_ * pieces_, rows_each == 1 ? 1 : rows_each * pieces_,
-                              [this](int64_t i, int32_t) { encode(i / pieces_, i % pieces_); });
-    if (status != PKV_OK) return status;
-    const int64_t sum_tasks = has_sums() ? blocks(geometry_.value_dim, kSumColumns) : 0;
-    const int64_t tasks =
-        sum_tasks + (has_occupancy() ? blocks(layout_.subspaces, kSumSubspaces) : 0);
-    status = device_.pool.parallel(rows_ * tasks, rows_each, [&](int64_t i, int32_t) {
-      const int64_t task = i % tasks;
-      if (task < sum_tasks) {
-        sum_values(i / tasks, static_cast<int32_t>(task) * kSumColumns);
-      } else {
-        count_patterns(i / tasks, static_cast<int32_t>(task - sum_tasks) * kSumSubspaces);
-      }
-    });
+    const bool by_rows = rows_ >= kRowsPerWorker * device_.pool.workers() || tokens_ < kTaskKeys;
+    const pkv_status status = by_rows ? run_rows(rows_each) : run_pieces();
     if (status != PKV_OK) return status;
     for (int64_t row = 0; row < rows_; ++row) commit(row);
     return PKV_OK;
@@ -91,17 +89,67 @@ class Call {
   }
   uint8_t* store_row(int64_t row) const { return row_base(a_.store, store_index(row)); }
 
-  void encode(int64_t row, int64_t piece) const {
+  // Whole rows to a task: values are summed while they are in a cache.
+  pkv_status run_rows(int64_t rows_each) const {
+    return device_.pool.parallel(rows_, rows_each, [this](int64_t row, int32_t) {
+      start_sums(row, {0, geometry_.value_dim}, {0, layout_.subspaces});
+      for (int64_t piece = 0; piece < pieces_; ++piece) {
+        const Span span = span_of(row, piece);
+        encode(row, piece, span);
+        if (has_sums()) sum_values(row, span, {0, geometry_.value_dim});
+        if (has_occupancy()) count_patterns(row, span, {0, layout_.subspaces});
+      }
+    });
+  }
+
+  // Few long rows: pieces to a task, and then the sums of some columns.
+  pkv_status run_pieces() const {
+    const pkv_status status = device_.pool.parallel(rows_ * pieces_, 1, [this](int64_t i, int32_t) {
+      encode(i / pieces_, i % pieces_, span_of(i / pieces_, i % pieces_));
+    });
+    if (status != PKV_OK) return status;
+    const int64_t sum_tasks = has_sums() ? blocks(geometry_.value_dim, kSumColumns) : 0;
+    const int64_t tasks =
+        sum_tasks + (has_occupancy() ? blocks(layout_.subspaces, kSumSubspaces) : 0);
+    return device_.pool.parallel(rows_ * tasks, 1, [&](int64_t i, int32_t) {
+      const int64_t row = i / tasks;
+      const Span all = {begin(row), end(row)};
+      if (i % tasks < sum_tasks) {
+        const Range columns = range_of(i % tasks, kSumColumns, geometry_.value_dim);
+        start_sums(row, columns, {});
+        sum_values(row, all, columns);
+      } else {
+        const Range subspaces = range_of(i % tasks - sum_tasks, kSumSubspaces, layout_.subspaces);
+        start_sums(row, {}, subspaces);
+        count_patterns(row, all, subspaces);
+      }
+    });
+  }
+
+  // Positions of a piece, which may be none.
+  Span span_of(int64_t row, int64_t piece) const {
+    const int64_t first = (begin(row) / kPieceKeys + piece) * kPieceKeys;
+    return {std::max(begin(row), first), std::min(end(row), first + kPieceKeys)};
+  }
+
+  static Range range_of(int64_t task, int32_t size, int32_t count) {
+    const auto first = static_cast<int32_t>(task) * size;
+    return {first, std::min(first + size, count)};
+  }
+
+  void encode(int64_t row, int64_t piece, const Span& span) const {
     PieceResult& result = results_[row * pieces_ + piece];
     result = {0, -1};
-    const int64_t first = (begin(row) / kPieceKeys + piece) * kPieceKeys;
-    Piece p = {&a_.codec, static_cast<int32_t>(head(row)), layout_, store_row(row), {}, {}, 0, 0};
-    p.begin = std::max(begin(row), first);
-    p.end = std::min(end(row), first + kPieceKeys);
-    if (p.begin >= p.end) return;
-    p.keys = rows_from(a_.keys, row, p.begin);
-    p.values = rows_from(a_.values, row, p.begin);
-    result = encode_piece(device_.isa, p);
+    if (span.begin >= span.end) return;
+    const Piece work = {&a_.codec,
+                        static_cast<int32_t>(head(row)),
+                        layout_,
+                        store_row(row),
+                        rows_from(a_.keys, row, span.begin),
+                        rows_from(a_.values, row, span.begin),
+                        span.begin,
+                        span.end};
+    result = encode_piece(device_.isa, work);
   }
 
   // Rows of a view, row 0 that of `position`.
@@ -111,25 +159,34 @@ class Call {
     return rows;
   }
 
-  void sum_values(int64_t row, int32_t column) const {
+  // What was there before the call.
+  void start_sums(int64_t row, const Range& columns, const Range& subspaces) const {
     const int32_t dv = geometry_.value_dim;
-    const int32_t columns = std::min(kSumColumns, dv - column);
-    double* sums = sums_ + row * dv + column;
-    std::copy_n(a_.value_sums + store_index(row) * dv + column, columns, sums);
-    Rows values = rows_from(a_.values, row, begin(row));
-    values.first += column * dtype_bytes(values.dtype);
-    add_values(device_.isa, layout_, store_row(row), values, begin(row), end(row), columns, sums);
+    if (has_sums() && columns.end > columns.begin) {
+      std::copy_n(a_.value_sums + store_index(row) * dv + columns.begin,
+                  columns.end - columns.begin, sums_ + row * dv + columns.begin);
+    }
+    if (has_occupancy()) {
+      int32_t* counts = occupancy_ + row * patterns();
+      std::fill(counts + subspaces.begin * format::kCentroids,
+                counts + subspaces.end * format::kCentroids, 0);
+    }
   }
 
-  void count_patterns(int64_t row, int32_t subspace) const {
-    const int32_t last = std::min(subspace + kSumSubspaces, layout_.subspaces);
-    int32_t* counts = occupancy_ + row * patterns();
-    std::fill(counts + subspace * format::kCentroids, counts + last * format::kCentroids, 0);
+  void sum_values(int64_t row, const Span& span, const Range& columns) const {
+    Rows values = rows_from(a_.values, row, span.begin);
+    values.first += columns.begin * dtype_bytes(values.dtype);
+    add_values(device_.isa, layout_, store_row(row), values, span.begin, span.end,
+               columns.end - columns.begin, sums_ + row * geometry_.value_dim + columns.begin);
+  }
+
+  void count_patterns(int64_t row, const Span& span, const Range& subspaces) const {
     const uint8_t* store = store_row(row);
-    for (int64_t position = begin(row); position < end(row); ++position) {
-      if (is_bad(layout_, store, position)) continue;
-      for (int32_t s = subspace; s < last; ++s) {
-        ++counts[s * format::kCentroids + store[layout_.sign_byte(position, s)]];
+    for (int32_t s = subspaces.begin; s < subspaces.end; ++s) {
+      int32_t* counts = occupancy_ + row * patterns() + s * format::kCentroids;
+      for (int64_t position = span.begin; position < span.end; ++position) {
+        const int bad = store[layout_.bad_byte(position)] >> (position % 8) & 1;
+        counts[store[layout_.sign_byte(position, s)]] += 1 - bad;
       }
     }
   }

@@ -7,6 +7,8 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/encode_sums.cpp"
 #include "hwy/foreach_target.h"
 //
+#include <algorithm>
+
 #include "backends/cpu/doubles-inl.h"
 #include "hwy/highway.h"
 
@@ -14,49 +16,22 @@ HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
-template <class Element>
-void add_columns(const Layout& layout, const uint8_t* row, const Rows& values, int64_t begin,
-                 int64_t end, int32_t columns, double* sums) {
-  const int32_t step = static_cast<int32_t>(hn::Lanes(kDoubles));
-  int32_t j = 0;
-  // Four sums at a time hide the additions' latency.
-  for (; j + 4 * step <= columns; j += 4 * step) {
-    auto s0 = hn::LoadU(kDoubles, sums + j);
-    auto s1 = hn::LoadU(kDoubles, sums + j + step);
-    auto s2 = hn::LoadU(kDoubles, sums + j + 2 * step);
-    auto s3 = hn::LoadU(kDoubles, sums + j + 3 * step);
-    for (int64_t position = begin; position < end; ++position) {
-      if (is_bad(layout, row, position)) continue;
-      const uint8_t* v = values.at(position - begin);
-      s0 = hn::Add(s0, load_doubles<Element>(v, j));
-      s1 = hn::Add(s1, load_doubles<Element>(v, j + step));
-      s2 = hn::Add(s2, load_doubles<Element>(v, j + 2 * step));
-      s3 = hn::Add(s3, load_doubles<Element>(v, j + 3 * step));
-    }
-    hn::StoreU(s0, kDoubles, sums + j);
-    hn::StoreU(s1, kDoubles, sums + j + step);
-    hn::StoreU(s2, kDoubles, sums + j + 2 * step);
-    hn::StoreU(s3, kDoubles, sums + j + 3 * step);
-  }
-  for (; j < columns; j += step) {
-    auto sum = hn::LoadU(kDoubles, sums + j);
-    for (int64_t position = begin; position < end; ++position) {
-      if (is_bad(layout, row, position)) continue;
-      sum = hn::Add(sum, load_doubles<Element>(values.at(position - begin), j));
-    }
-    hn::StoreU(sum, kDoubles, sums + j);
-  }
-}
-
 void AddValues(const Layout& layout, const uint8_t* row, const Rows& values, int64_t begin,
                int64_t end, int32_t columns, double* sums) {
   constexpr int64_t kRun = 64;  // rows that stay in the first cache while all columns read them
   for (int64_t first = begin; first < end; first += kRun) {
-    const int64_t last = first + kRun < end ? first + kRun : end;
-    Rows run = values;
-    run.first = values.at(first - begin);
+    const int64_t last = std::min(first + kRun, end);
+    const uint8_t* good[kRun];
+    int count = 0;
+    for (int64_t position = first; position < last; ++position) {
+      if (!is_bad(layout, row, position)) good[count++] = values.at(position - begin);
+    }
+    const RowPrefetch next(
+        values.at(last - begin), values.row_bytes, columns * dtype_bytes(values.dtype),
+        std::min(kRun, end - last),
+        std::max<int64_t>(kRun * columns / static_cast<int64_t>(4 * hn::Lanes(kDoubles)), 1));
     with_element(values.dtype, [&](auto element) HWY_ATTR {
-      add_columns<decltype(element)>(layout, row, run, first, last, columns, sums);
+      add_rows<decltype(element)>(good, count, columns, sums, next);
     });
   }
 }

@@ -63,17 +63,6 @@ void add_keys(const Chosen& chosen, const float* pivot, int32_t d, const FitSums
   }
 }
 
-template <class Element>
-void add_values(const Chosen& chosen, int32_t dv, double* sums) {
-  for (int32_t j = 0; j < dv; j += static_cast<int32_t>(hn::Lanes(kDoubles))) {
-    Doubles sum = hn::LoadU(kDoubles, sums + j);
-    for (int i = 0; i < chosen.count; ++i) {
-      sum = hn::Add(sum, load_doubles<Element>(chosen.value[i], j));
-    }
-    hn::StoreU(sum, kDoubles, sums + j);
-  }
-}
-
 void FitKeys(const FitRun& run, FitSums& out) {
   out.count = out.weight = 0;
   std::fill_n(out.sums, run.d, 0.0);
@@ -107,7 +96,8 @@ void FitKeys(const FitRun& run, FitSums& out) {
     });
     if (out.values != nullptr) {
       with_element(run.values.dtype, [&](auto element) HWY_ATTR {
-        add_values<decltype(element)>(chosen, run.dv, out.values);
+        add_rows<decltype(element)>(chosen.value, chosen.count, run.dv, out.values,
+                                    RowPrefetch::none());
       });
     }
   }

@@ -229,6 +229,7 @@ void reset(Survivors& survivors, int64_t wanted, float threshold) {
   survivors.wanted = wanted;
   survivors.count = 0;
   survivors.threshold = threshold;
+  survivors.is_full = false;
 }
 
 int64_t sample_rank(int64_t wanted, int64_t n, int64_t sampled) {

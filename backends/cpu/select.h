@@ -22,6 +22,7 @@ struct Survivors {
   int64_t wanted;
   int64_t count;
   float threshold;  // values below are not added; NaN never is
+  bool is_full;     // had no room for its best: nothing more was added
 };
 
 inline constexpr int64_t kSurvivorsAtLeast = 16384;  // rows below that never drop any

@@ -1,17 +1,36 @@
-// The fused step: a row per task. docs/algorithm.md, sections 4 to 8.
+// The fused step: a row per task, or rows cut into pieces where there are fewer rows than threads.
+// docs/algorithm.md, sections 4 to 8.
 #include "backends/cpu/check_stages.h"
 #include "backends/cpu/device.h"
 #include "backends/cpu/stages.h"
+#include "backends/cpu/step_pieces.h"
 #include "backends/cpu/step_row.h"
 #include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::cpu {
 namespace {
 
-int64_t bytes_each(const Isa& isa, const pkv_step_args& args) {
-  Scratch scratch(nullptr);
-  take_step_room(scratch, isa, args);
-  return scratch.bytes();
+// How a call's scratch is divided: one room per worker, then, with pieces, what belongs to rows.
+struct Division {
+  Cut cut;
+  int64_t room_bytes;
+  int64_t shared_bytes;
+  int64_t rows;
+};
+
+Division division_of(const Isa& isa, const pkv_step_args& args, int64_t workers) {
+  Division d{};
+  d.rows = int64_t{args.vote.batch.batch} * args.vote.codec.geometry->kv_heads;
+  d.cut = cut_of(args, workers);
+  Scratch room(nullptr);
+  take_step_room(room, isa, args);
+  d.room_bytes = room.bytes();
+  if (d.cut.pieces > 1) {
+    Scratch shared(nullptr);
+    take_shared_row(shared, args, d.cut);
+    d.shared_bytes = shared.bytes();
+  }
+  return d;
 }
 
 pkv_status supports(pkv_backend_device* device, const pkv_step_args* args) {
@@ -26,23 +45,74 @@ pkv_status supports(pkv_backend_device* device, const pkv_step_args* args) {
 }
 
 pkv_status scratch_bytes(pkv_backend_device* device, const pkv_step_args* args, int64_t* out) {
-  *out = device->pool.reserve_workers() * bytes_each(device->isa, *args);
+  const int64_t workers = device->pool.reserve_workers();
+  const Division d = division_of(device->isa, *args, workers);
+  *out = workers * d.room_bytes + d.rows * d.shared_bytes;
   return PKV_OK;
 }
 
+// One call of the slot.
+class Step {
+ public:
+  Step(const pkv_backend_device& device, const pkv_step_args& args, void* scratch)
+      : pool_(device.pool),
+        isa_(device.isa),
+        args_(args),
+        layout_(make_layout(*args.vote.codec.geometry, args.vote.store.capacity)),
+        workers_(device.pool.workers()),
+        division_(division_of(isa_, args, workers_)),
+        scratch_(static_cast<std::byte*>(scratch)) {}
+
+  pkv_status run() const { return division_.cut.pieces > 1 ? run_pieces() : run_rows(); }
+
+ private:
+  StepRow row(int64_t r) const { return step_row_of(args_, layout_, r); }
+
+  StepRoom room(int32_t worker) const {
+    Scratch own = worker_scratch(scratch_, worker, division_.room_bytes);
+    return take_step_room(own, isa_, args_);
+  }
+
+  SharedRow shared(int64_t r) const {
+    Scratch own(scratch_ + workers_ * division_.room_bytes + r * division_.shared_bytes);
+    return take_shared_row(own, args_, division_.cut);
+  }
+
+  pkv_status run_rows() const {
+    return pool_.parallel(division_.rows, 1, [this](int64_t r, int32_t worker) {
+      StepRoom own = room(worker);
+      run_row(isa_, row(r), own);
+    });
+  }
+
+  pkv_status run_pieces() const {
+    const Cut& cut = division_.cut;
+    pkv_status status = pool_.parallel(division_.rows, 1, [this](int64_t r, int32_t worker) {
+      start_shared_row(isa_, row(r), shared(r), room(worker));
+    });
+    if (status != PKV_OK) return status;
+    status = pool_.parallel(division_.rows * cut.pieces, 1, [&](int64_t index, int32_t) {
+      const int64_t r = index / cut.pieces;
+      scan_piece(isa_, row(r), shared(r), cut, index % cut.pieces);
+    });
+    if (status != PKV_OK) return status;
+    return pool_.parallel(division_.rows, 1, [&](int64_t r, int32_t worker) {
+      finish_shared_row(isa_, row(r), shared(r), cut, room(worker));
+    });
+  }
+
+  const Pool& pool_;
+  const Isa& isa_;
+  const pkv_step_args& args_;
+  Layout layout_;
+  int64_t workers_;
+  Division division_;
+  std::byte* scratch_;
+};
+
 pkv_status run(pkv_backend_device* device, pkv_backend_stream* /*stream*/,
                const pkv_step_args* args, void* scratch) {
-  return backend::guard(device->host, [&] {
-    const pkv_geometry& geometry = *args->vote.codec.geometry;
-    const Layout layout = make_layout(geometry, args->vote.store.capacity);
-    const int64_t each = bytes_each(device->isa, *args);
-    const int64_t rows = int64_t{args->vote.batch.batch} * geometry.kv_heads;
-    return device->pool.parallel(rows, 1, [&](int64_t r, int32_t worker) {
-      Scratch own = worker_scratch(scratch, worker, each);
-      StepRoom room = take_step_room(own, device->isa, *args);
-      run_row(device->isa, step_row_of(*args, layout, r), room);
-    });
-  });
+  return backend::guard(device->host, [&] { return Step(*device, *args, scratch).run(); });
 }
 
 }  // namespace

@@ -97,8 +97,10 @@ void finish_bad_row(const StepRow& row, StepRoom& room) {
   if (has_attention(*row.args)) write_empty(row.args->attend, row.i, row.kv_head);
 }
 
-void finish_row(const StepRow& row, StepRoom& room) {
+void finish_row(const Isa& isa, const StepRow& row, StepRoom& room) {
   const pkv_step_args& a = *row.args;
+  const VoteRow votes = vote_row_of(isa, row, room.tables);
+  write_votes(row, &votes);
   RerankRow hits = rerank_row_of(a.rerank, room.rerank, row.r);
   hits.candidate_count = static_cast<int32_t>(room.survivors.count);
   hits.candidates = write_candidates(row, room.survivors, room.survivors.count);
@@ -120,17 +122,24 @@ void finish_row(const StepRow& row, StepRoom& room) {
              room.tail, room.state);
 }
 
-void run_row(const Isa& isa, const StepRow& row, StepRoom& room) {
+bool start_row(const StepRow& row, StepRoom& room) {
   const pkv_vote_args& a = row.args->vote;
-  if (!prepare_query(a.codec, a.queries, row.i, row.kv_head, room.query)) {
+  if (!prepare_query(a.codec, a.queries, row.i, row.kv_head, room.query)) return false;
+  fill_vote_tables(a, room.query, row.store_row, room.tables);
+  return true;
+}
+
+void select_whole_row(const Isa& isa, const StepRow& row, StepRoom& room) {
+  select_row(vote_row_of(isa, row, room.tables), row.wanted, room.survivors);
+}
+
+void run_row(const Isa& isa, const StepRow& row, StepRoom& room) {
+  if (!start_row(row, room)) {
     finish_bad_row(row, room);
     return;
   }
-  fill_vote_tables(a, room.query, row.store_row, room.tables);
-  const VoteRow votes = vote_row_of(isa, row, room.tables);
-  write_votes(row, &votes);
-  select_row(votes, row.wanted, room.survivors);
-  finish_row(row, room);
+  select_whole_row(isa, row, room);
+  finish_row(isa, row, room);
 }
 
 }  // namespace pkv::cpu

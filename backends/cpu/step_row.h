@@ -43,9 +43,12 @@ bool has_attention(const pkv_step_args& args);
 // The row as stage vote sees it.
 VoteRow vote_row_of(const Isa& isa, const StepRow& row, const VoteTables& tables);
 
-// After selection: survivors hold the candidates. All of the row's results are written.
-void finish_row(const StepRow& row, StepRoom& room);
-// 4.4
+// The parts of run_row, for rows that are voted on in pieces: whether the query is good, and its
+// tables; selection from the row as a whole; everything after selection, with the candidates among
+// the survivors; the results of a bad query (4.4).
+bool start_row(const StepRow& row, StepRoom& room);
+void select_whole_row(const Isa& isa, const StepRow& row, StepRoom& room);
+void finish_row(const Isa& isa, const StepRow& row, StepRoom& room);
 void finish_bad_row(const StepRow& row, StepRoom& room);
 
 // All of a row.

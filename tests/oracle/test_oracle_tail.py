@@ -137,15 +137,18 @@ def test_picks_are_the_tenth_that_the_queries_want():
     rng = np.random.default_rng(14)
     geometry = replace(GEOMETRY, head_dim=64)
     away = np.where(np.arange(64) < 32, 3, 0)
-    keys = (0.1 * rng.standard_normal((200, 64)) - away).astype(np.float32)
-    keys[60:80] += 2 * away
+    keys = (0.1 * rng.standard_normal((400, 64)) - away).astype(np.float32)
+    keys[60:100] += 2 * away
     sample = (0.1 * rng.standard_normal((2, 9, 64)) + away).astype(np.float32)
     first = fit.fit_params(fit.fit_sums(keys[0], keys, fit.query_rows(sample, as_sum=False)))
     center, balance = (x.astype(np.float32) for x in first[:2])
     weights = fit.pick_weights(geometry, center, balance, keys, sample)
-    assert (weights[60:80] == 9).all() and weights.sum() == 9 * 20
+    assert (weights[60:100] == 9).all() and weights.sum() == 9 * 40
     mu, _, _ = fit.fit_picked(geometry, keys, sample)
-    assert np.abs(mu - keys[60:80].mean(axis=0, dtype=np.float64)).max() < 1e-12
+    assert np.abs(mu - keys[60:100].mean(axis=0, dtype=np.float64)).max() < 1e-12
+    few = fit.fit_picked(geometry, keys[50:360], sample[:, :1])  # of which 31 are picked
+    rows = fit.query_rows(sample[:, :1], as_sum=False)
+    assert (few[0] == fit.fit_params(fit.fit_sums(keys[50], keys[50:360], rows))[0]).all()
     assert (
         fit.fit_picked(geometry, keys, None)[0] == fit.fit_params(fit.fit_sums(keys[0], keys))[0]
     ).all()

@@ -89,6 +89,19 @@ std::vector<StepCase> cases() {
   add("no keys", [](StepCase& c) { c.n = 0; });
   add("sharp", [](StepCase& c) { c.spread = 30.0F; });
   add("sharper", [](StepCase& c) { c.spread = 3000.0F; });
+  add("in pieces", [](StepCase& c) {
+    c.d = c.dv = 16, c.n = 70000, c.ppm = 20000, c.kv_heads = 1, c.group = 2;
+  });
+  add("in pieces, too many in one", [](StepCase& c) {
+    c.d = c.dv = 16, c.n = 70000, c.ppm = 50000, c.kv_heads = 1, c.group = 1, c.cluster = 15000;
+  });
+  add("in pieces, a vote per head", [](StepCase& c) {
+    c.d = c.dv = 8, c.n = 50000, c.ppm = 1000, c.kv_heads = 1, c.vote_group = PKV_VOTE_GROUP_HEADS;
+  });
+  add("in pieces, tier", [](StepCase& c) {
+    c.d = c.dv = 24, c.n = 50000, c.ppm = 30000, c.kv_heads = 1, c.vote = PKV_VOTE_TIER;
+    c.codec = PKV_CODEC_POLAR4;
+  });
   add("flat", [](StepCase& c) { c.spread = 1e-20F; });
   return list;
 }

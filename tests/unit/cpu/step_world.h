@@ -35,6 +35,7 @@ struct StepCase {
   pkv_dtype dtype = PKV_DTYPE_BF16;
   int64_t ppm = 100000;
   float spread = 1.0F;  // of queries: large ones make sharp softmaxes
+  int64_t cluster = 0;  // the first keys are those that all queries want
 };
 
 // Everything that a step writes.
@@ -70,6 +71,13 @@ class StepWorld {
       std::fill_n(keys.row(0, 0, 9), c.d, 0.0F);
     }
     twin.set("threads", "3");
+    for (int64_t token = 0; token < c.cluster; ++token) {
+      for (int32_t i = 0; i < kBatch * c.kv_heads; ++i) {
+        const float* query = queries.row(i / c.kv_heads, i % c.kv_heads * c.group);
+        float* key = keys.row(i / c.kv_heads, i % c.kv_heads, token);
+        for (int32_t j = 0; j < c.d; ++j) key[j] = query[j] + 0.3F * random.uniform();
+      }
+    }
     views_.reserve(8);
     for (Tensor* t : {&keys, &values, &sink_keys, &sink_values, &recent_keys, &recent_values}) {
       views_.emplace_back(*t, c.dtype, 5);
