@@ -1,6 +1,6 @@
 // Keys as lanes: a batch of kLanes vectors of `dim` coordinates lies in memory as dim columns, each
 // one SIMD vector with a coordinate of every key. Any dim then runs through the same code, a fold
-// is a tree of vector additions, and a lane never meets its neighbour. docs/algorithm.md, section 0.
+// is a tree of vector additions, and no lane meets its neighbour. docs/algorithm.md, section 0.
 // Here: reading rows of f32, f16, bf16 into columns, folds, and writing columns back as rows.
 // Included once per instruction set (hwy/foreach_target.h).
 #if defined(PKV_CPU_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
