@@ -189,7 +189,8 @@ float bound_of_rank_impl(const float* values, int64_t count, int64_t rank, uint3
   count_bins(values, count, b, kFewBins, counts);
   int64_t above = 0;
   const int64_t bin = bin_of_rank(counts, kFewBins, rank, &above);
-  return bin == 0 ? kNothing : b.lo + static_cast<float>(bin) / b.scale;
+  // A little below the bin's edge: rounding must not leave out values that lie on it.
+  return bin == 0 ? kNothing : b.lo + (static_cast<float>(bin) - 0.25F) / b.scale;
 }
 
 void add_votes_impl(const float* votes, int64_t count, int64_t first, Survivors& survivors) {

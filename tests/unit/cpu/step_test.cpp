@@ -93,7 +93,7 @@ std::vector<StepCase> cases() {
     c.d = c.dv = 16, c.n = 70000, c.ppm = 20000, c.kv_heads = 1, c.group = 2;
   });
   add("in pieces, too many in one", [](StepCase& c) {
-    c.d = c.dv = 16, c.n = 70000, c.ppm = 50000, c.kv_heads = 1, c.group = 1, c.cluster = 15000;
+    c.d = c.dv = 16, c.n = 70000, c.ppm = 50000, c.kv_heads = 1, c.group = 1, c.cluster = 32000;
   });
   add("in pieces, a vote per head", [](StepCase& c) {
     c.d = c.dv = 8, c.n = 50000, c.ppm = 1000, c.kv_heads = 1, c.vote_group = PKV_VOTE_GROUP_HEADS;

@@ -13,7 +13,7 @@
 namespace pkv::test {
 
 struct StepCase {
-  const char* name = "";
+  std::string name;
   int32_t d = 64;
   int32_t dv = 64;
   int32_t group = 4;
@@ -35,7 +35,7 @@ struct StepCase {
   pkv_dtype dtype = PKV_DTYPE_BF16;
   int64_t ppm = 100000;
   float spread = 1.0F;  // of queries: large ones make sharp softmaxes
-  int64_t cluster = 0;  // the first keys are those that all queries want
+  int64_t cluster = 0;  // the first keys are one that all queries want
 };
 
 // Everything that a step writes.
@@ -75,7 +75,7 @@ class StepWorld {
       for (int32_t i = 0; i < kBatch * c.kv_heads; ++i) {
         const float* query = queries.row(i / c.kv_heads, i % c.kv_heads * c.group);
         float* key = keys.row(i / c.kv_heads, i % c.kv_heads, token);
-        for (int32_t j = 0; j < c.d; ++j) key[j] = query[j] + 0.3F * random.uniform();
+        for (int32_t j = 0; j < c.d; ++j) key[j] = query[j];
       }
     }
     views_.reserve(8);
