@@ -111,17 +111,19 @@ HWY_INLINE int64_t bin_of_rank(const uint32_t* counts, int64_t bins, int64_t ran
 // The values of one bin; returns their number.
 HWY_INLINE int64_t gather_bin(const float* values, int64_t count, const Binning& b, int64_t bin,
                               float* out) {
-  const hn::CappedTag<float, 16> df;
-  const hn::RebindToSigned<decltype(df)> di;
-  const auto N = static_cast<int64_t>(hn::Lanes(df));
-  const auto wanted = hn::Set(di, static_cast<int32_t>(bin));
+  const DF df;
+  const DI32 di;
+  const auto N = static_cast<int64_t>(kFloats);
+  const VI32 wanted = hn::Set(di, static_cast<int32_t>(bin));
   int64_t found = 0;
   for (int64_t i = 0; i < count; i += N) {
-    const auto v = hn::LoadU(df, values + i);
+    const VF v = hn::LoadU(df, values + i);
     auto mask = hn::RebindMask(df, hn::Eq(bin_of(df, v, b), wanted));
     if (i + N > count) mask = hn::And(mask, hn::FirstN(df, static_cast<size_t>(count - i)));
-    hn::StoreU(hn::Compress(v, mask), df, out + found);
-    found += static_cast<int64_t>(hn::CountTrue(df, mask));
+    if (hn::AllFalse(df, mask)) continue;
+    const Kept kept = keep_lanes(v, wanted, mask);
+    hn::StoreU(kept.values, df, out + found);
+    found += kept.count;
   }
   return found;
 }
@@ -142,20 +144,20 @@ HWY_INLINE int64_t keep_from(Survivors& s, float cut, int64_t equal) {
 
 // The same where all that are equal to the cut are kept.
 HWY_INLINE int64_t keep_at_least(Survivors& s, float cut) {
-  const hn::CappedTag<float, 16> df;
-  const hn::RebindToSigned<decltype(df)> di;
-  const auto N = static_cast<int64_t>(hn::Lanes(df));
-  int64_t kept = 0;
+  const DF df;
+  const DI32 di;
+  const auto N = static_cast<int64_t>(kFloats);
+  int64_t count = 0;
   for (int64_t i = 0; i < s.count; i += N) {
-    const auto v = hn::LoadU(df, s.values + i);
-    const auto p = hn::LoadU(di, s.positions + i);
+    const VF v = hn::LoadU(df, s.values + i);
     auto mask = hn::Ge(v, hn::Set(df, cut));
     if (i + N > s.count) mask = hn::And(mask, hn::FirstN(df, static_cast<size_t>(s.count - i)));
-    hn::StoreU(hn::Compress(v, mask), df, s.values + kept);
-    hn::StoreU(hn::Compress(p, hn::RebindMask(di, mask)), di, s.positions + kept);
-    kept += static_cast<int64_t>(hn::CountTrue(df, mask));
+    const Kept kept = keep_lanes(v, hn::LoadU(di, s.positions + i), mask);
+    hn::StoreU(kept.values, df, s.values + count);
+    hn::StoreU(kept.positions, di, s.positions + count);
+    count += kept.count;
   }
-  return kept;
+  return count;
 }
 
 }  // namespace

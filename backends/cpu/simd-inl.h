@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cpu/compress_table.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,6 +36,32 @@ using VI32 = hn::Vec<DI32>;
 using VU32 = hn::Vec<DU32>;
 using VF = hn::Vec<DF>;
 constexpr size_t kFloats = kVectorBytes / 4;
+
+// Values and positions of the lanes that a mask keeps, in front; `count` of them. Highway's Compress
+// for sets without the instruction copies its table to the stack with each call (GCC 12).
+struct Kept {
+  VF values;
+  VI32 positions;
+  int64_t count;
+};
+
+HWY_INLINE Kept keep_lanes(VF values, VI32 positions, hn::Mask<DF> mask) {
+  const DF df;
+  const DI32 di;
+  const auto count = static_cast<int64_t>(hn::CountTrue(df, mask));
+  if constexpr (kFloats == 16) {
+    return {hn::Compress(values, mask), hn::Compress(positions, hn::RebindMask(di, mask)), count};
+  } else {
+    const DU32 du;
+    const hn::Rebind<uint8_t, DU32> d8;
+    uint8_t bits[8] = {};
+    hn::StoreMaskBits(df, mask, bits);
+    const VU32 lanes = hn::PromoteTo(du, hn::LoadU(d8, kKept[bits[0]].data()));
+    const auto indices = hn::IndicesFromVec(di, lanes);
+    return {hn::BitCast(df, hn::TableLookupLanes(hn::BitCast(di, values), indices)),
+            hn::TableLookupLanes(positions, indices), count};
+  }
+}
 
 // One block of 4 numbers.
 template <typename T>
