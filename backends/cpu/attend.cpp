@@ -16,10 +16,23 @@ namespace {
 struct RowRange {
   RowRange(const pkv_tensor& tensor, int64_t leading, int32_t kv_head)
       : base(row_at(tensor, leading, kv_head, int64_t{0})),
-        stride(stride_of(tensor, 2) * dtype_bytes(tensor.dtype)) {}
+        stride(stride_of(tensor, 2) * dtype_bytes(tensor.dtype)),
+        lines((tensor.shape[3] * dtype_bytes(tensor.dtype) + 63) / 64) {}
   const std::byte* base;
   int64_t stride;  // bytes
+  int64_t lines;   // of a row
 };
+
+RowsAhead rows_ahead(const RowRange& k, const RowRange& v, int64_t begin, int64_t count) {
+  return {k.base + begin * k.stride,
+          v.base + begin * v.stride,
+          k.stride,
+          v.stride,
+          k.lines,
+          v.lines,
+          count,
+          0};
+}
 
 // Attends to `count` tokens, token_of(m) for m = 0, 1, .. `is_dense`: these are m, and nobody has
 // asked for them yet.
@@ -36,16 +49,14 @@ void attend_tokens(const pkv_tensor& keys, const pkv_tensor& values, int64_t lea
   for (int64_t begin = 0; begin < count; begin += kBlockRows) {
     block.count = std::min(kBlockRows, count - begin);
     const int64_t end = begin + block.count;
-    if (is_dense) {
-      block.ahead = {k.base + end * k.stride, v.base + end * v.stride, k.stride, v.stride,
-                     std::min(kBlockRows, count - end)};
-    }
+    RowsAhead ahead{};
+    if (is_dense) ahead = rows_ahead(k, v, end, std::min(kBlockRows, count - end));
     for (int64_t m = 0; m < block.count; ++m) {
       const int64_t token = token_of(begin + m);
       block.keys[m] = k.base + token * k.stride;
       block.values[m] = v.base + token * v.stride;
     }
-    attend_block(block, state);
+    attend_block(block, ahead, state);
   }
 }
 

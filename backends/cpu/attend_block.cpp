@@ -67,7 +67,8 @@ HWY_INLINE Pair load_rest(const std::byte* row, int64_t count) {
 // Logits of four rows with kHeads heads: weights[head * kBlockRows + row].
 template <pkv_dtype kType, int kHeads>
 HWY_INLINE void dots_of_four(const std::byte* const* rows, const float* HWY_RESTRICT queries,
-                             const AttendState& s, float* HWY_RESTRICT weights) {
+                             int64_t quota, RowsAhead& ahead, const AttendState& s,
+                             float* HWY_RESTRICT weights) {
   const DF df;
   VF sums[4][kHeads];
   for (auto& row : sums) {
@@ -91,6 +92,7 @@ HWY_INLINE void dots_of_four(const std::byte* const* rows, const float* HWY_REST
     const Pair k[4] = {load_pair<kType>(rows[0] + offset), load_pair<kType>(rows[1] + offset),
                        load_pair<kType>(rows[2] + offset), load_pair<kType>(rows[3] + offset)};
     add(k, at);
+    ahead.request(quota);
   }
   if (at < s.d) {
     const int64_t offset = at * kBytes<kType>;
@@ -108,25 +110,18 @@ HWY_INLINE void dots_of_four(const std::byte* const* rows, const float* HWY_REST
   }
 }
 
-// Rows [r, r + 4) of those that come next.
-HWY_INLINE void request_rows(const RowsAhead& ahead, int64_t r, int64_t key_bytes,
-                             int64_t value_bytes) {
-  for (int64_t i = r; i < std::min(r + 4, ahead.count); ++i) {
-    prefetch_range(ahead.keys + i * ahead.key_stride, key_bytes);
-    prefetch_range(ahead.values + i * ahead.value_stride, value_bytes);
-  }
-}
-
 template <pkv_dtype kType, int kHeads>
-HWY_INLINE void logits(const RowBlock& block, int32_t first, const AttendState& s) {
+HWY_INLINE void logits(const RowBlock& block, int32_t first, RowsAhead& ahead,
+                       const AttendState& s) {
   const float* queries =
       (kType == PKV_DTYPE_BF16 ? s.split_queries : s.plain_queries) + int64_t{first} * s.padded_d;
-  const int64_t value_bytes = s.dv * (block.value_dtype == PKV_DTYPE_F32 ? 4 : 2);
+  // Half of the lines ahead here, half beside the values.
+  const int64_t steps = (block.count + 3) / 4 * ((s.d + kPair - 1) / kPair);
+  const int64_t quota = (ahead.lines() / 2 + steps - 1) / steps;
   for (int64_t r = 0; r < block.count; r += 4) {
-    if (first == 0) request_rows(block.ahead, r, s.d * kBytes<kType>, value_bytes);
     const std::byte* rows[4];
     for (int64_t i = 0; i < 4; ++i) rows[i] = block.keys[std::min(r + i, block.count - 1)];
-    dots_of_four<kType, kHeads>(rows, queries, s, s.weights + r);
+    dots_of_four<kType, kHeads>(rows, queries, quota, ahead, s, s.weights + r);
   }
   for (int g = 0; g < kHeads; ++g) {
     std::fill(s.weights + g * kBlockRows + block.count, s.weights + (g + 1) * kBlockRows, kNothing);
@@ -173,7 +168,7 @@ HWY_INLINE void softmax(float* HWY_RESTRICT weights, int32_t g, const AttendStat
 // Adds kPairs pairs of elements of all rows, at element `at`.
 template <pkv_dtype kType, int kHeads, int kPairs>
 HWY_INLINE void add_values(const RowBlock& block, int32_t first, int64_t at, int64_t rest,
-                           const AttendState& s) {
+                           int64_t quota, RowsAhead& ahead, const AttendState& s) {
   const DF df;
   float* out = s.values + int64_t{first} * s.padded_dv + at;
   VF sums[kHeads][2 * kPairs];
@@ -185,6 +180,7 @@ HWY_INLINE void add_values(const RowBlock& block, int32_t first, int64_t at, int
   for (int64_t r = 0; r < block.count; ++r) {
     const std::byte* row = block.values[r] + at * kBytes<kType>;
     Pair v[kPairs];
+    ahead.request(quota);
     HWY_UNROLL(4)
     for (int i = 0; i < kPairs; ++i) {
       v[i] = rest != 0 ? load_rest<kType>(row, rest)
@@ -208,38 +204,43 @@ HWY_INLINE void add_values(const RowBlock& block, int32_t first, int64_t at, int
 }
 
 template <pkv_dtype kType, int kHeads>
-HWY_INLINE void all_values(const RowBlock& block, int32_t first, const AttendState& s) {
+HWY_INLINE void all_values(const RowBlock& block, int32_t first, RowsAhead& ahead,
+                           const AttendState& s) {
   constexpr int kPairs = kHeads == 4 && kFloats < 16 ? 1 : 2;  // what the registers hold
+  const int64_t steps = block.count * ((s.dv + kPairs * kPair - 1) / (kPairs * kPair));
+  const int64_t quota = (ahead.lines() + steps - 1) / steps;
   int64_t at = 0;
   for (; at + kPairs * kPair <= s.dv; at += kPairs * kPair) {
-    add_values<kType, kHeads, kPairs>(block, first, at, 0, s);
+    add_values<kType, kHeads, kPairs>(block, first, at, 0, quota, ahead, s);
   }
-  for (; at + kPair <= s.dv; at += kPair) add_values<kType, kHeads, 1>(block, first, at, 0, s);
-  if (at < s.dv) add_values<kType, kHeads, 1>(block, first, at, s.dv - at, s);
+  for (; at + kPair <= s.dv; at += kPair)
+    add_values<kType, kHeads, 1>(block, first, at, 0, quota, ahead, s);
+  if (at < s.dv) add_values<kType, kHeads, 1>(block, first, at, s.dv - at, quota, ahead, s);
 }
 
 template <int kHeads>
-HWY_NOINLINE void attend_heads(const RowBlock& block, int32_t first, const AttendState& s) {
+HWY_NOINLINE void attend_heads(const RowBlock& block, int32_t first, RowsAhead& ahead,
+                               const AttendState& s) {
   switch (block.key_dtype) {
-    case PKV_DTYPE_F32: logits<PKV_DTYPE_F32, kHeads>(block, first, s); break;
-    case PKV_DTYPE_BF16: logits<PKV_DTYPE_BF16, kHeads>(block, first, s); break;
-    default: logits<PKV_DTYPE_F16, kHeads>(block, first, s);
+    case PKV_DTYPE_F32: logits<PKV_DTYPE_F32, kHeads>(block, first, ahead, s); break;
+    case PKV_DTYPE_BF16: logits<PKV_DTYPE_BF16, kHeads>(block, first, ahead, s); break;
+    default: logits<PKV_DTYPE_F16, kHeads>(block, first, ahead, s);
   }
   for (int32_t g = 0; g < kHeads; ++g) softmax(s.weights + g * kBlockRows, first + g, s);
   switch (block.value_dtype) {
-    case PKV_DTYPE_F32: all_values<PKV_DTYPE_F32, kHeads>(block, first, s); break;
-    case PKV_DTYPE_BF16: all_values<PKV_DTYPE_BF16, kHeads>(block, first, s); break;
-    default: all_values<PKV_DTYPE_F16, kHeads>(block, first, s);
+    case PKV_DTYPE_F32: all_values<PKV_DTYPE_F32, kHeads>(block, first, ahead, s); break;
+    case PKV_DTYPE_BF16: all_values<PKV_DTYPE_BF16, kHeads>(block, first, ahead, s); break;
+    default: all_values<PKV_DTYPE_F16, kHeads>(block, first, ahead, s);
   }
 }
 
 }  // namespace
 
-void attend_block_impl(const RowBlock& block, const AttendState& s) {
+void attend_block_impl(const RowBlock& block, RowsAhead& ahead, const AttendState& s) {
   int32_t first = 0;
-  for (; s.group - first >= 3; first += 4) attend_heads<4>(block, first, s);
-  if (s.group - first == 2) attend_heads<2>(block, first, s);
-  if (s.group - first == 1) attend_heads<1>(block, first, s);
+  for (; s.group - first >= 3; first += 4) attend_heads<4>(block, first, ahead, s);
+  if (s.group - first == 2) attend_heads<2>(block, first, ahead, s);
+  if (s.group - first == 1) attend_heads<1>(block, first, ahead, s);
 }
 
 // Floats of one vector: the unit of the split order.
@@ -320,7 +321,7 @@ void to_plain_order(AttendState& s) {
   s.is_split = false;
 }
 
-void attend_block(const RowBlock& block, AttendState& s) {
+void attend_block(const RowBlock& block, RowsAhead& ahead, AttendState& s) {
   if (block.count == 0) return;
   const bool is_split = block.value_dtype == PKV_DTYPE_BF16;
   if (is_split != s.is_split) {
@@ -328,7 +329,7 @@ void attend_block(const RowBlock& block, AttendState& s) {
     reorder(s.values, s.heads, s.padded_dv, floats, is_split ? Order::kSplit : Order::kPlain);
     s.is_split = is_split;
   }
-  PKV_CPU_DISPATCH(*s.isa, attend_block_impl)(block, s);
+  PKV_CPU_DISPATCH(*s.isa, attend_block_impl)(block, ahead, s);
 }
 
 void raise_maximum(float logit, int32_t g, AttendState& s) {

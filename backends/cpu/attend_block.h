@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backends/cpu/isa.h"
+#include "backends/cpu/prefetch.h"
 #include "backends/cpu/query.h"
 #include "backends/cpu/scratch.h"
 #include "pariskv/pariskv_backend.h"
@@ -40,15 +41,6 @@ AttendState take_attend_state(Scratch& scratch, const Isa& isa, const pkv_attend
 // Queries of the row; nothing gathered.
 void start_attend(const RowQuery& query, AttendState& state);
 
-// Rows that come next, to be asked for while a block is worked on.
-struct RowsAhead {
-  const std::byte* keys;
-  const std::byte* values;
-  int64_t key_stride;  // bytes
-  int64_t value_stride;
-  int64_t count;
-};
-
 // Up to kBlockRows rows.
 struct RowBlock {
   const std::byte* keys[kBlockRows];
@@ -56,10 +48,10 @@ struct RowBlock {
   int64_t count;
   pkv_dtype key_dtype;
   pkv_dtype value_dtype;
-  RowsAhead ahead;
 };
 
-void attend_block(const RowBlock& block, AttendState& state);
+// `ahead`: rows to ask for meanwhile.
+void attend_block(const RowBlock& block, RowsAhead& ahead, AttendState& state);
 
 // Brings `values` into plain order.
 void to_plain_order(AttendState& state);
