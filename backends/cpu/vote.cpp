@@ -73,7 +73,7 @@ HWY_INLINE void store_sums(const KeySums& a, const KeySums& b, uint16_t* HWY_RES
 // sums[64] of the keys of a block. Beyond S the tables are 0, whatever bytes are read there.
 HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, int64_t group_bytes,
                             const uint8_t* HWY_RESTRICT low, const uint8_t* HWY_RESTRICT high,
-                            int64_t table_bytes, uint16_t* HWY_RESTRICT sums) {
+                            int64_t table_bytes, int64_t ahead, uint16_t* HWY_RESTRICT sums) {
   const D8 d8;
   const D16 d16;
   const auto nibble = hn::Set(d8, uint8_t{15});
@@ -87,6 +87,7 @@ HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, int64_t group_byt
     const auto table_high = hn::Load(d8, high + at);
     const auto add = [&](GroupSums& group, const uint8_t* bytes) HWY_ATTR {
       const auto x = hn::LoadU(d8, bytes);
+      prefetch_near(bytes + ahead);
       const auto x_high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
       const auto sum = hn::Add(hn::TableLookupBytes(table_low, hn::And(x, nibble)),
                                hn::TableLookupBytes(table_high, x_high));
@@ -119,17 +120,20 @@ HWY_INLINE void graded_products(const uint16_t* HWY_RESTRICT sums, int32_t bias,
   }
 }
 
-HWY_INLINE void graded_block(const VoteRow& row, const uint8_t* HWY_RESTRICT block,
+// `ahead`: distance to the block that is asked for meanwhile, a line at a time; 0: none.
+HWY_INLINE void graded_block(const VoteRow& row, const uint8_t* HWY_RESTRICT block, int64_t ahead,
                              float* HWY_RESTRICT votes) {
   const VoteTables& t = row.tables;
   const int64_t group_bytes = int64_t{t.subspaces} * kGroupKeys;
   const int64_t table_bytes = int64_t{t.padded} * kGroupKeys;
   HWY_ALIGN uint16_t sums[64];
-  graded_sums(block, group_bytes, t.low, t.high, table_bytes, sums);
+  graded_sums(block, group_bytes, t.low, t.high, table_bytes, ahead, sums);
+  prefetch_near(block + row.layout->block_tail + ahead);
+  prefetch_near(block + row.layout->block_tail + ahead + kLine);
   for (int32_t v = 1; v < t.vectors; ++v) {
     HWY_ALIGN uint16_t other[64];
     graded_sums(block, group_bytes, t.low + v * table_bytes, t.high + v * table_bytes, table_bytes,
-                other);
+                0, other);
     for (int i = 0; i < 64; ++i) sums[i] = std::max(sums[i], other[i]);
   }
   graded_products(sums, 127 * t.subspaces, block + row.layout->block_tail, votes);
@@ -148,17 +152,14 @@ void tier_block(const VoteRow& row, const uint8_t* block, float* votes) {
   }
 }
 
-HWY_INLINE void request_block(const VoteRow& row, int64_t block) {
-  const int64_t bytes = row.layout->block_bytes;
-  const uint8_t* begin = row.base + block * bytes;
-  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(begin + at, 0, 3);
-}
-
-HWY_INLINE void block_votes(const VoteRow& row, int64_t block, float* HWY_RESTRICT votes) {
+HWY_INLINE void block_votes(const VoteRow& row, int64_t block, int64_t blocks_ahead,
+                            float* HWY_RESTRICT votes) {
   const uint8_t* begin = row.base + block * row.layout->block_bytes;
+  const int64_t ahead = blocks_ahead * row.layout->block_bytes;
   if (row.tables.points == nullptr) {
-    graded_block(row, begin, votes);
+    graded_block(row, begin, ahead, votes);
   } else {
+    prefetch_range(begin + ahead, row.layout->block_bytes);
     tier_block(row, begin, votes);
   }
 }
@@ -168,19 +169,18 @@ HWY_INLINE void block_votes(const VoteRow& row, int64_t block, float* HWY_RESTRI
 void vote_range_impl(const VoteRow& row, int64_t begin, int64_t end, float* votes) {
   int64_t at = begin;
   for (; at + kBlockKeys <= end; at += kBlockKeys) {
-    block_votes(row, at / kBlockKeys, votes + (at - begin));
+    block_votes(row, at / kBlockKeys, kBlocksAhead, votes + (at - begin));
   }
   if (at == end) return;
   HWY_ALIGN float rest[kBlockKeys];
-  block_votes(row, at / kBlockKeys, rest);
+  block_votes(row, at / kBlockKeys, 0, rest);
   std::copy(rest, rest + (end - at), votes + (at - begin));
 }
 
 void scan_range_impl(const VoteRow& row, int64_t begin, int64_t end, Survivors& survivors) {
   HWY_ALIGN float votes[kBlockKeys];
   for (int64_t at = begin; at < end; at += kBlockKeys) {
-    request_block(row, at / kBlockKeys + kBlocksAhead);
-    block_votes(row, at / kBlockKeys, votes);
+    block_votes(row, at / kBlockKeys, kBlocksAhead, votes);
     collect_block(votes, std::min(kBlockKeys, end - at), at, survivors);
   }
 }
@@ -193,7 +193,7 @@ void sample_votes_impl(const VoteRow& row, int64_t samples, float* votes) {
     prefetch_range(row.base + i * blocks / samples * bytes, bytes);
   }
   for (int64_t i = 0; i < samples; ++i) {
-    block_votes(row, i * blocks / samples, votes + i * kBlockKeys);
+    block_votes(row, i * blocks / samples, 0, votes + i * kBlockKeys);
   }
 }
 
