@@ -157,8 +157,9 @@ void write_samples(const pkv_rerank_args& a, const RerankRow& row, const RerankR
   const Estimator& e = room.estimator;
   const int64_t most = a.tail_samples;
   const format::Samples samples = format::samples(*a.codec.geometry, row.n, a.tail_samples);
+  SampleSteps steps(samples);
   for (int64_t i = 0; i < samples.count; ++i) {
-    room.samples[i] = static_cast<int32_t>(samples.position(i));
+    room.samples[i] = static_cast<int32_t>(samples.stride * steps.next());
   }
   estimate(e, room.samples, samples.count, BadKeys::kNan, row.sample_estimates, most);
   for (int32_t g = 0; g < e.group; ++g) {

@@ -53,8 +53,7 @@ class Tail {
     }
   }
 
-  void list_sketch(int64_t position, int32_t origin) {
-    const int64_t entry = position / a_.codec.geometry->sketch_stride;
+  void list_sketch(int64_t entry, int32_t origin) {
     const uint8_t* factor = row_.base + row_.layout->sketch_factor(entry);
     prefetch(factor);
     prefetch_range(row_.base + row_.layout->sketch(entry), row_.layout->sketch_bytes);
@@ -67,11 +66,12 @@ class Tail {
   void list_sketches() {
     const bool is_sketch = a_.tail == PKV_TAIL_SKETCH;
     for (int32_t c = 0; is_sketch && c < row_.candidate_count; ++c) {
-      if (room_.is_fetched[c] == 0) list_sketch(row_.candidates[c], c);
+      if (room_.is_fetched[c] == 0) list_sketch(row_.candidates[c], c);  // the stride is 1
     }
     first_sample_ = count_;
     const format::Samples samples = format::samples(*a_.codec.geometry, row_.n, a_.tail_samples);
     is_whole_ = is_sketch && samples.is_all();
+    SampleSteps steps(samples);
     const int32_t* places = row_.sample_places;
     if (places == nullptr) {
       find_sample_places(samples, row_.candidates, row_.candidate_count, room_.sample_places);
@@ -79,8 +79,9 @@ class Tail {
     }
     for (int64_t i = 0; i < samples.count; ++i) {
       const int32_t place = places[i];
+      const int64_t entry = steps.next();  // positions are multiples of the sketches' stride
       if (place >= 0 && (is_sketch || room_.is_fetched[place] != 0)) continue;
-      list_sketch(samples.position(i), static_cast<int32_t>(i));
+      list_sketch(entry, static_cast<int32_t>(i));
     }
     drop_bad();
   }
