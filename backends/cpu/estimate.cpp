@@ -8,6 +8,7 @@
 #include "backends/cpu/estimate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -196,17 +197,49 @@ HWY_INLINE VI32 line_dot(const Line& line, const VI16 (&c)[4]) {
 
 // ---- polar4 ------------------------------------------------------------------------------------
 
+// Levels a by nibble, signed.
+HWY_ALIGN constexpr std::array<float, 16> kPolarNibbles = [] {
+  std::array<float, 16> levels{};
+  for (size_t i = 0; i < 8; ++i) {
+    levels[i] = -format::kPolarLevels[i];
+    levels[i + 8] = format::kPolarLevels[i];
+  }
+  return levels;
+}();
+
+// w of coordinates j .. of one vector.
+HWY_INLINE VF polar_factors(const uint16_t* HWY_RESTRICT factors, int32_t j) {
+  const DF df;
+  if constexpr (kFloats == 16) {
+    const hn::Half<DF> half;
+    return hn::Combine(df, hn::Set(half, format::bf16_to_float(factors[j / 8 + 1])),
+                       hn::Set(half, format::bf16_to_float(factors[j / 8])));
+  } else {
+    return hn::Set(df, format::bf16_to_float(factors[j / 8]));
+  }
+}
+
 // Entries are coordinates in order: w * sign * a.
 HWY_INLINE void unpack_polar4(const Estimator& e, const uint8_t* HWY_RESTRICT record,
                               const uint16_t* HWY_RESTRICT factors, float* HWY_RESTRICT out) {
+  const DF df;
+  const DU32 du;
+  const hn::Rebind<uint8_t, DU32> d8;
+  constexpr auto kStep = static_cast<int32_t>(kFloats);
   const int32_t half = e.d / 2;
-  for (int32_t j = 0; j < e.d; j += 8) {
-    const float w = format::bf16_to_float(factors[j / 8]);
-    for (int32_t i = j; i < j + 8; ++i) {
-      const int32_t code = i < half ? record[i] & 15 : record[i - half] >> 4;
-      const float level = format::kPolarLevels[code & 7];
-      out[i] = w * ((code & kNibbleSign) != 0 ? level : -level);
+  if (half % kStep == 0 && half % 8 == 0) {  // vectors meet whole subspaces
+    for (int32_t j = 0; j < half; j += kStep) {
+      const VU32 bytes = hn::PromoteTo(du, hn::LoadU(d8, record + j));
+      const VF low = nibble_levels(kPolarNibbles.data(), bytes);
+      const VF high = nibble_levels(kPolarNibbles.data(), hn::ShiftRight<4>(bytes));
+      hn::Store(hn::Mul(low, polar_factors(factors, j)), df, out + j);
+      hn::StoreU(hn::Mul(high, polar_factors(factors, half + j)), df, out + half + j);
     }
+    return;
+  }
+  for (int32_t j = 0; j < e.d; ++j) {
+    const int32_t code = j < half ? record[j] & 15 : record[j - half] >> 4;
+    out[j] = format::bf16_to_float(factors[j / 8]) * kPolarNibbles[static_cast<size_t>(code)];
   }
 }
 
@@ -293,8 +326,7 @@ void estimate_lines(const Estimator& e, const int32_t* HWY_RESTRICT positions, i
   const D4<float> df;
   const uint8_t* records = e.base + e.layout->records;
   for (int64_t i = 0; i + kEstimateStep <= count; i += kEstimateStep) {
-    for (int64_t ahead = i + kAhead; ahead < std::min(count, i + kAhead + kEstimateStep);
-         ++ahead) {
+    for (int64_t ahead = i + kAhead; ahead < std::min(count, i + kAhead + kEstimateStep); ++ahead) {
       request(e, positions[ahead]);
     }
     const int32_t* p = positions + i;
@@ -308,12 +340,11 @@ void estimate_lines(const Estimator& e, const int32_t* HWY_RESTRICT positions, i
       const size_t N = hn::Lanes(di);
       const VI16 c[4] = {hn::Load(di, q), hn::Load(di, q + N), hn::Load(di, q + 2 * N),
                          hn::Load(di, q + 3 * N)};
-      const VI4 sums = sums_of_four<int32_t>(line_dot(k0, c), line_dot(k1, c), line_dot(k2, c),
-                                             line_dot(k3, c));
+      const VI4 sums =
+          sums_of_four<int32_t>(line_dot(k0, c), line_dot(k1, c), line_dot(k2, c), line_dot(k3, c));
       const auto offset = static_cast<int32_t>(e.c_sums[g * kSegments]);
       const VI4 dots = hn::Sub(hn::ShiftLeft<1>(sums), hn::Set(d4, offset));
-      const VF4 product =
-          hn::Mul(hn::Mul(hn::ConvertTo(df, dots), w), hn::Set(df, e.unit[g]));
+      const VF4 product = hn::Mul(hn::Mul(hn::ConvertTo(df, dots), w), hn::Set(df, e.unit[g]));
       hn::StoreU(limited(hn::Add(product, hn::Set(df, e.bias[g])), w, bad_keys), df,
                  out + g * stride + i);
     }

@@ -63,6 +63,24 @@ HWY_INLINE Kept keep_lanes(VF values, VI32 positions, hn::Mask<DF> mask) {
   }
 }
 
+// levels[nibble & 15] of 16 levels, the lower 8 of which are the upper 8 with the sign changed.
+HWY_INLINE VF nibble_levels(const float* HWY_RESTRICT levels, VU32 nibbles) {
+  const DF df;
+  const DI32 di;
+  const DU32 du;
+  if constexpr (kFloats == 16) {
+    const auto index = hn::IndicesFromVec(df, hn::And(nibbles, hn::Set(du, 15U)));
+    return hn::TableLookupLanes(hn::LoadU(df, levels), index);
+  } else if constexpr (kFloats == 8) {
+    const auto index = hn::IndicesFromVec(df, hn::And(nibbles, hn::Set(du, 7U)));
+    const VF magnitude = hn::TableLookupLanes(hn::LoadU(df, levels + 8), index);
+    const VU32 sign = hn::AndNot(nibbles, hn::Set(du, 8U));  // 8 where negative
+    return hn::Xor(magnitude, hn::BitCast(df, hn::ShiftLeft<28>(sign)));
+  } else {
+    return hn::GatherIndex(df, levels, hn::BitCast(di, hn::And(nibbles, hn::Set(du, 15U))));
+  }
+}
+
 // One block of 4 numbers.
 template <typename T>
 using D4 = hn::FixedTag<T, 4>;

@@ -28,18 +28,6 @@ HWY_ALIGN constexpr float kNibbleLevels[16] = {-11.0F,  -37.0F,  -61.0F, -87.0F,
                                                -193.0F, -255.0F, 11.0F,  37.0F,  61.0F,   87.0F,
                                                117.0F,  151.0F,  193.0F, 255.0F};
 
-HWY_INLINE VF nibble_levels(VU32 nibbles) {
-  const DF df;
-  const DI32 di;
-  const DU32 du;
-  const VU32 index = hn::And(nibbles, hn::Set(du, 15U));
-  if constexpr (kFloats == 16) {
-    return hn::TableLookupLanes(hn::Load(df, kNibbleLevels), hn::IndicesFromVec(df, index));
-  } else {
-    return hn::GatherIndex(df, kNibbleLevels, hn::BitCast(di, index));
-  }
-}
-
 // Two vectors of levels of one sketch.
 struct Levels {
   VF first;
@@ -55,7 +43,8 @@ struct FourBits {
     const DU32 du;
     const hn::Rebind<uint8_t, DU32> d8;
     const VU32 bytes = hn::PromoteTo(du, hn::LoadU(d8, at));
-    return {nibble_levels(bytes), nibble_levels(hn::ShiftRight<4>(bytes))};
+    return {nibble_levels(kNibbleLevels, bytes),
+            nibble_levels(kNibbleLevels, hn::ShiftRight<4>(bytes))};
   }
 };
 
