@@ -1,0 +1,136 @@
+#include "tools/cmd_bench_data.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "tools/element.h"
+#include "tools/interrupt.h"
+
+namespace pkv::cli {
+namespace {
+
+constexpr uint64_t kSeed = 20260801;
+constexpr int64_t kPattern = 1 << 20;   // elements
+constexpr int64_t kFillRows = 1 << 16;  // between two looks at signals
+
+// To nearest, ties to even. |x| < 8: neither infinities nor NaN.
+uint16_t to_bfloat(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+// The same; numbers below the normal ones of binary16 become 0.
+uint16_t to_half(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = bits >> 16 & 0x8000U;
+  const uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude < 0x38800000U) return static_cast<uint16_t>(sign);
+  const uint32_t rounded = magnitude + 0xfffU + ((magnitude >> 13) & 1U);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
+}
+
+void store(pkv_dtype dtype, float x, char* target) {
+  if (dtype == PKV_DTYPE_F32) {
+    std::memcpy(target, &x, sizeof x);
+    return;
+  }
+  const uint16_t bits = dtype == PKV_DTYPE_F16 ? to_half(x) : to_bfloat(x);
+  std::memcpy(target, &bits, sizeof bits);
+}
+
+}  // namespace
+
+uint64_t Random::bits() {
+  state_ += UINT64_C(0x9e3779b97f4a7c15);
+  uint64_t z = state_;
+  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+// Four uniform numbers of 16 bits, their sum brought to mean 0 and variance 1.
+float Random::bell() {
+  const uint64_t x = bits();
+  const uint64_t sum = (x & 0xffff) + (x >> 16 & 0xffff) + (x >> 32 & 0xffff) + (x >> 48);
+  return (static_cast<float>(sum) * 0x1p-16F - 2.0F) * 1.7320508F;
+}
+
+BenchData::BenchData(const Engine& engine, const BenchShape& shape)
+    : engine_(engine),
+      shape_(shape),
+      random_(kSeed),
+      pattern_(static_cast<size_t>(kPattern * dtype_bytes(shape.dtype))),
+      zone_shape_{shape.batch, shape.kv_heads, shape.n, shape.dim},
+      zone_strides_{shape.kv_heads * shape.zone_tokens * shape.dim, shape.zone_tokens * shape.dim,
+                    shape.dim, 1},
+      dense_shape_{{shape.batch, shape.kv_heads, kBenchDense[0], shape.dim},
+                   {shape.batch, shape.kv_heads, kBenchDense[1], shape.dim}},
+      query_shape_{shape.batch, shape.query_heads, shape.dim} {
+  const int64_t bytes = dtype_bytes(shape.dtype);
+  for (int64_t i = 0; i < kPattern; ++i) {
+    store(shape.dtype, random_.bell(), pattern_.data() + i * bytes);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<BenchData>> BenchData::create(const Engine& engine,
+                                                             const BenchShape& shape) {
+  std::unique_ptr<BenchData> data(new BenchData(engine, shape));
+  for (std::unique_ptr<Memory>* zone : {&data->keys_, &data->values_}) {
+    CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(shape.rows() * shape.zone_tokens));
+    *zone = std::make_unique<Memory>(std::move(memory));
+  }
+  for (int64_t i = 0; i < 4 * shape.layers; ++i) {
+    CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(shape.rows() * kBenchDense[i % 4 / 2]));
+    data->dense_.push_back(std::move(memory));
+  }
+  CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(shape.batch * shape.query_heads));
+  data->query_ = std::make_unique<Memory>(std::move(memory));
+  return data;
+}
+
+absl::StatusOr<Memory> BenchData::create_rows(int64_t rows) {
+  CLI_ASSIGN_OR_RETURN(Memory memory,
+                       Memory::create(engine_, PKV_ALLOC_HOST, rows * shape_.row_bytes));
+  for (int64_t begin = 0; begin < rows; begin += kFillRows) {
+    CLI_RETURN_IF_ERROR(check_interrupt());
+    fill(static_cast<char*>(memory.data()) + begin * shape_.row_bytes,
+         std::min(kFillRows, rows - begin));
+  }
+  return memory;
+}
+
+void BenchData::fill(void* rows, int64_t count) {
+  auto* target = static_cast<char*>(rows);
+  const auto places = static_cast<uint64_t>(kPattern - shape_.dim);
+  for (int64_t row = 0; row < count; ++row) {
+    const auto from = static_cast<int64_t>(random_.bits() % places);
+    std::memcpy(target + row * shape_.row_bytes, pattern_.data() + from * dtype_bytes(shape_.dtype),
+                static_cast<size_t>(shape_.row_bytes));
+  }
+}
+
+void BenchData::new_query() { fill(query_->data(), shape_.batch * shape_.query_heads); }
+
+pkv_tensor BenchData::zone(const std::unique_ptr<Memory>& memory, int64_t layer) const {
+  auto* data = static_cast<char*>(memory->data()) + layer * shape_.layer_shift * shape_.row_bytes;
+  return engine_.tensor(PKV_ALLOC_HOST, data, shape_.dtype, zone_shape_, zone_strides_);
+}
+
+pkv_tensor BenchData::dense(int64_t layer, int part, int which) const {
+  void* data = dense_[static_cast<size_t>(4 * layer + 2 * part + which)].data();
+  return engine_.tensor(PKV_ALLOC_HOST, data, shape_.dtype, dense_shape_[part]);
+}
+
+pkv_tensor BenchData::query() const {
+  return engine_.tensor(PKV_ALLOC_HOST, query_->data(), shape_.dtype, query_shape_);
+}
+
+const void* BenchData::read_from(int64_t layer, int64_t bytes) const {
+  constexpr int64_t kAlignment = 64;
+  const int64_t room = shape_.rows() * shape_.zone_tokens * shape_.row_bytes - bytes;
+  const int64_t begin = layer * bytes % (room + 1) / kAlignment * kAlignment;
+  return static_cast<const char*>(keys_->data()) + begin;
+}
+
+}  // namespace pkv::cli

@@ -1,0 +1,65 @@
+// Random keys, values and queries for `pariskv bench`, several layers of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/cmd_bench_shape.h"
+#include "tools/engine.h"
+
+namespace pkv::cli {
+
+// splitmix64
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t bits();
+  float bell();  // about normal, |x| < 3.5
+
+ private:
+  uint64_t state_;
+};
+
+// Tensors are made on demand and point into this object.
+class BenchData {
+ public:
+  static absl::StatusOr<std::unique_ptr<BenchData>> create(const Engine& engine,
+                                                           const BenchShape& shape);
+
+  // K and V of the zone, [b, h, n, d]. Layers see other tokens of the same memory, none twice where
+  // memory suffices.
+  pkv_tensor keys(int64_t layer) const { return zone(keys_, layer); }
+  pkv_tensor values(int64_t layer) const { return zone(values_, layer); }
+  // Strides of one sequence of these, [h, t, d], and where its tokens begin.
+  const int64_t* zone_strides() const { return zone_strides_ + 1; }
+  // K (0) and V (1) of a dense part, [b, h, kBenchDense[part], d], each layer its own.
+  pkv_tensor dense(int64_t layer, int part, int which) const;
+  // [b, hq, d], another one after new_query.
+  pkv_tensor query() const;
+  void new_query();
+  // As long as `bytes` allows, other memory than the layers' before it; for plain reads.
+  const void* read_from(int64_t layer, int64_t bytes) const;
+
+ private:
+  BenchData(const Engine& engine, const BenchShape& shape);
+  absl::StatusOr<Memory> create_rows(int64_t rows);
+  void fill(void* rows, int64_t count);
+  pkv_tensor zone(const std::unique_ptr<Memory>& memory, int64_t layer) const;
+
+  const Engine& engine_;
+  const BenchShape& shape_;
+  Random random_;
+  std::vector<char> pattern_;  // elements that rows are copied from
+  std::unique_ptr<Memory> keys_;
+  std::unique_ptr<Memory> values_;
+  std::vector<Memory> dense_;  // [layers, part, K or V]
+  std::unique_ptr<Memory> query_;
+  int64_t zone_shape_[4];
+  int64_t zone_strides_[4];
+  int64_t dense_shape_[2][4];
+  int64_t query_shape_[3];
+};
+
+}  // namespace pkv::cli
