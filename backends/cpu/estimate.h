@@ -44,6 +44,9 @@ Estimator take_estimator(Scratch& scratch, const Isa& isa, const pkv_geometry& g
 void prepare_estimator(const pkv_codec_params& codec, const RowQuery& query, int32_t kv_head,
                        const uint8_t* base, const Layout& layout, Estimator& estimator);
 
+// order [padded]: the coordinate of each entry of a record, -1 for none; scalar codecs.
+void find_entry_order(const Estimator& estimator, int32_t* order);
+
 // What the estimate of a bad key is.
 enum class BadKeys { kLowest, kNan };
 

@@ -84,6 +84,8 @@ HWY_INLINE VF nibble_levels(const float* HWY_RESTRICT levels, VU32 nibbles) {
 // One block of 4 numbers.
 template <typename T>
 using D4 = hn::FixedTag<T, 4>;
+using VF4 = hn::Vec<D4<float>>;
+using VI4 = hn::Vec<D4<int32_t>>;
 
 // The sum of a vector's blocks of 4 numbers.
 template <typename T>

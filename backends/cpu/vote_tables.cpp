@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backends/cpu/rint.h"
 #include "backends/cpu/vote.h"
 #include "core/format/records.h"
 
@@ -10,12 +11,6 @@ namespace pkv::cpu {
 namespace {
 
 constexpr int32_t kPadding = 4;  // subspaces of the widest vector
-
-// rint for |x| < 2^22: the addition rounds to a whole number, ties to even.
-float rint_small(float x) {
-  constexpr float kShift = 0x1.8p23F;
-  return (x + kShift) - kShift;
-}
 
 // 4.2: A = max over the vectors and subspaces of fold(|y_j|, j in b).
 float largest_subspace(const float* vectors, int64_t subspaces) {
