@@ -132,7 +132,7 @@ void set_layers(const BenchOptions& options, BenchShape& shape) {
   shape.zone_tokens += (shape.layers - 1) * shape.layer_shift;
 }
 
-// In double, so that no product of sizes passes what a number holds.
+// Records twice, for stages and for steps. In double, so that no product of sizes passes what a number holds.
 absl::Status check_memory(const BenchOptions& options, int64_t n, double record_bytes) {
   const double rows = static_cast<double>(options.batch) * static_cast<double>(options.kv_heads);
   const double queries =
@@ -142,7 +142,7 @@ absl::Status check_memory(const BenchOptions& options, int64_t n, double record_
   const double dense = static_cast<double>(kBenchDense[0] + kBenchDense[1]);
   const double tokens = rows * static_cast<double>(n);
   const int least_layers = options.is_warm ? 1 : 2;
-  const double needed = tokens * 2 * row_bytes + least_layers * tokens * (record_bytes + 4) +
+  const double needed = tokens * 2 * row_bytes + least_layers * tokens * (2 * record_bytes + 4) +
                         least_layers * rows * dense * 2 * row_bytes + queries * dim * 8 +
                         (options.is_warm ? 0 : 1.25 * static_cast<double>(cache_bytes()));
   const double available = static_cast<double>(available_bytes());
