@@ -15,7 +15,8 @@ MAX_SCHEDULE = 4
 
 class PariskvError(RuntimeError):
     def __init__(self, call, status, text):
-        super().__init__(f"{call}: {text} (status {status})")
+        where = "" if text.startswith(call) else f"{call}: "
+        super().__init__(f"{where}{text} (status {status})")
         self.status = status
 
 
