@@ -203,7 +203,8 @@ class RowPrefetch {
 
 // Columns of `count` dwords to rows, 16 bytes at a time: what pads the last is 0. A row has room
 // for whole 16 bytes.
-HWY_INLINE void store_rows(const uint32_t* dwords, int count, uint8_t* const* rows) {
+HWY_MAYBE_UNUSED HWY_NOINLINE void store_rows(const uint32_t* dwords, int count,
+                                              uint8_t* const* rows) {
   const auto column = [dwords, count](int w) HWY_ATTR {
     return w < count ? hn::Load(kBits, dwords + w * kLanes) : hn::Zero(kBits);
   };
@@ -258,13 +259,13 @@ HWY_INLINE Column fold_each(const float* x, int dim, Function f) {
   return fold_columns(part, m);
 }
 
-HWY_INLINE Column fold_squares(const float* x, int dim) {
+HWY_MAYBE_UNUSED HWY_NOINLINE Column fold_squares(const float* x, int dim) {
   return fold_each(x, dim, [](Column v) HWY_ATTR { return hn::Mul(v, v); });
 }
 
 // The rows' elements as they are.
 template <class Element>
-HWY_INLINE void load_raw(const uint8_t* const* rows, int dim, float* x, RowPrefetch next) {
+HWY_NOINLINE void load_raw(const uint8_t* const* rows, int dim, float* x, RowPrefetch next) {
   for (int j = 0; j < dim; j += 8) {
     next.step();
     Column x0, x1, x2, x3, x4, x5, x6, x7;

@@ -48,6 +48,7 @@ struct Batch {
 // visit(batch) for the items [begin, end), batches at multiples of kLanes.
 template <class Visit>
 HWY_INLINE void for_each_batch(int64_t begin, int64_t end, Visit visit) {
+  if (begin >= end) return;  // the first batch would have no lane to repeat
   for (int64_t item = begin / kLanes * kLanes; item < end; item += kLanes) {
     visit(Batch(item, begin, end));
   }
@@ -155,12 +156,12 @@ void square_values(const Piece& p, PieceState& state) {
 }
 
 // 3.2 to 3.4 of one batch of positions.
-HWY_INLINE void write_keys(const Piece& p, const Batch& batch, const Norms& norms, float inv_sqrt,
-                           float* y, RowPrefetch& next) {
+HWY_NOINLINE void write_keys(const Piece& p, const Batch& batch, Column n2, Column n1,
+                             float inv_sqrt, float* y, RowPrefetch& next) {
   const pkv_geometry& geometry = *p.codec->geometry;
   const Layout& l = p.layout;
   const int d = geometry.head_dim;
-  const auto is_zero = hn::RebindMask(kBits, hn::Eq(norms.n2, hn::Zero(kFloats)));
+  const auto is_zero = hn::RebindMask(kBits, hn::Eq(n2, hn::Zero(kFloats)));
   HWY_ALIGN uint32_t codes[kMaxDwords * kLanes];
   HWY_ALIGN uint32_t signs[kMaxDim / 8 * kLanes];
   const uint32_t* quads = codes;  // that have the sign bits
@@ -175,12 +176,12 @@ HWY_INLINE void write_keys(const Piece& p, const Batch& batch, const Norms& norm
   } else {
     Bits factor;
     if (geometry.codec == PKV_CODEC_SCALAR5) {
-      factor = code_scalar<15>(kScalar5, inv_sqrt, norms.n2, y, d, codes, signs, next);
+      factor = code_scalar<15>(kScalar5, inv_sqrt, n2, y, d, codes, signs, next);
       quads = signs;
       pack_bytes<3>(signs, d, 0, codes + dwords * kLanes);
       dwords += (l.subspaces + 3) / 4;
     } else {
-      factor = code_scalar<7>(kScalar4, inv_sqrt, norms.n2, y, d, codes, signs, next);
+      factor = code_scalar<7>(kScalar4, inv_sqrt, n2, y, d, codes, signs, next);
     }
     store_halves(batch, factor, p.row + l.factor(batch.first), 2);
   }
@@ -190,7 +191,7 @@ HWY_INLINE void write_keys(const Piece& p, const Batch& batch, const Norms& norm
   Targets targets(batch, p.row + l.record(batch.first), l.record_bytes);
   store_rows(codes, dwords, targets.row);
   if (geometry.vote == PKV_VOTE_GRADED) {
-    const Bits f = hn::IfThenZeroElse(is_zero, to_bf16(hn::Div(norms.n2, norms.n1)));
+    const Bits f = hn::IfThenZeroElse(is_zero, to_bf16(hn::Div(n2, n1)));
     store_halves(batch, f, p.row + l.vote_factor(batch.first), 2);
   } else {
     for (int i = batch.begin_lane; i < batch.end_lane; ++i) {
@@ -229,14 +230,15 @@ void encode_keys(const Piece& p, PieceState& state) {
       rows[i] = p.keys.at(batch.item(i) - p.begin);
       v2[i] = state.v2[batch.item(i) - p.begin];
     }
-    const Norms norms = rotate_rows<Element>(rotation, rows, y);
+    Column n2, n1;
+    rotate_rows<Element>(rotation, rows, y, n2, n1);
     const Column squares = hn::Load(kFloats, v2);
     RowPrefetch next = rows_behind<Element>(batch, p.keys, p.begin, p.end, d);
-    write_keys(p, batch, norms, inv_sqrt, y, next);
+    write_keys(p, batch, n2, n1, inv_sqrt, y, next);
     if (geometry.value_norm != 0) {
       store_halves(batch, to_bf16(hn::Sqrt(squares)), p.row + p.layout.norm(batch.first), 2);
     }
-    for (uint32_t bad = not_finite(batch, norms.n2, squares); bad != 0; bad &= bad - 1) {
+    for (uint32_t bad = not_finite(batch, n2, squares); bad != 0; bad &= bad - 1) {
       const int64_t position = batch.first + __builtin_ctz(bad);
       state.is_bad[position - p.begin] = true;
       write_bad(p, position);
@@ -261,23 +263,24 @@ void encode_sketches(const Piece& p, PieceState& state) {
   for_each_batch(begin, end, [&](const Batch& batch) HWY_ATTR {
     const uint8_t* rows[kLanes];
     for (int i = 0; i < kLanes; ++i) rows[i] = p.values.at(batch.item(i) * stride - p.begin);
-    const Norms norms = rotate_rows<Element>(rotation, rows, y);
+    Column n2, n1;
+    rotate_rows<Element>(rotation, rows, y, n2, n1);
     HWY_ALIGN uint32_t codes[kMaxDim / 8 * kLanes];
     HWY_ALIGN uint32_t packed[kMaxDim / 8 * kLanes];
     RowPrefetch none = RowPrefetch::none();
     Targets targets(batch, p.row + l.sketch(batch.first), l.sketch_bytes);
     Bits factor;
     if (geometry.sketch_bits == 2) {
-      factor = code_scalar<1>(kSketch2, inv_sqrt, norms.n2, y, dv, codes, nullptr, none);
+      factor = code_scalar<1>(kSketch2, inv_sqrt, n2, y, dv, codes, nullptr, none);
       pack_bytes<3>(codes, dv, 0, packed);
       pack_bytes<0>(codes, dv, dv / 8, packed);
       store_rows(packed, (2 * (dv / 8) + 3) / 4, targets.row);
     } else {
-      factor = code_scalar<7>(kScalar4, inv_sqrt, norms.n2, y, dv, codes, nullptr, none);
+      factor = code_scalar<7>(kScalar4, inv_sqrt, n2, y, dv, codes, nullptr, none);
       store_rows(codes, dv / 8, targets.row);
     }
     store_halves(batch, factor, p.row + l.sketch_factor(batch.first), 2);
-    const uint32_t bad = not_finite(batch, norms.n2, norms.n2);
+    const uint32_t bad = not_finite(batch, n2, n2);
     for (int i = batch.begin_lane; i < batch.end_lane; ++i) {
       const int64_t position = (batch.first + i) * stride;
       bool& is_bad = state.is_bad[position - p.begin];

@@ -29,7 +29,7 @@ class Pool {
   // NULL: oneTBB again. `workers` and `run` NULL: oneTBB, and `cancelled` is asked.
   pkv_status set_runner(const pkv_parallel* runner);
 
-  // Calls body(index, worker) once for each index in [0, count), worker in [0, workers()), on several
+  // Calls body(index, worker) once for each index in [0, count), worker in [0, workers()), on many
   // threads; without a runner a single block stays on the calling one. If it is not OK, with a
   // text, some bodies did not run: PKV_CANCELLED between two blocks, or PKV_FAILED_PRECONDITION by
   // what the runner did. A body may use 128 KiB of stack.

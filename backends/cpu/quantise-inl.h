@@ -166,8 +166,8 @@ HWY_INLINE Bits code_columns(const Quantiser& q, Column n2, Column u, float* y, 
 
 // inv_sqrt: fp32(1/sqrt(dim)).
 template <int kCount>
-HWY_INLINE Bits code_scalar(const Quantiser& q, float inv_sqrt, Column n2, float* y, int dim,
-                            uint32_t* codes, uint32_t* signs, RowPrefetch& next) {
+HWY_NOINLINE Bits code_scalar(const Quantiser& q, float inv_sqrt, Column n2, float* y, int dim,
+                              uint32_t* codes, uint32_t* signs, RowPrefetch& next) {
   const Column u = hn::Mul(hn::Sqrt(n2), hn::Set(kFloats, inv_sqrt));
   if constexpr (has_cells<kCount>()) {
     if (fits_cells(u)) return code_columns<kCount, true>(q, n2, u, y, dim, codes, signs, next);
@@ -206,8 +206,8 @@ HWY_INLINE void code_subspaces(const float* rho, float* y, int dim, uint32_t* co
   }
 }
 
-HWY_INLINE void code_polar(float* y, int dim, uint32_t* codes, uint32_t* factors,
-                           RowPrefetch& next) {
+HWY_NOINLINE void code_polar(float* y, int dim, uint32_t* codes, uint32_t* factors,
+                             RowPrefetch& next) {
   HWY_ALIGN float rho[format::kMaxHeadDim / 8 * kLanes];
   bool is_normal = true;
   for (int b = 0; b < dim / 8; ++b) {

@@ -122,8 +122,8 @@ HWY_INLINE void multiply_columns(float* x, const float* factors, int count) {
 
 // Reads the rows and does the first three stages, which stay within 8 coordinates.
 template <class Element>
-HWY_INLINE void load_first_stages(const RowRotation& rotation, const uint8_t* const* rows,
-                                  float* y) {
+HWY_NOINLINE void load_first_stages(const RowRotation& rotation, const uint8_t* const* rows,
+                                    float* y) {
   const int size = 1 << rotation.plan.log2_size;
   for (int j = 0; j < rotation.dim; j += 8) {
     const float* mu = rotation.center + j;
@@ -146,14 +146,9 @@ HWY_INLINE void load_first_stages(const RowRotation& rotation, const uint8_t* co
   }
 }
 
-struct Norms {
-  Column n2;  // fold(y_j * y_j)
-  Column n1;  // fold(|y_j|)
-};
-
 // The last three stages of a power of two from 64 on, and the norms while the columns are in
 // registers: stage strides and the fold's first three halvings take the same eight.
-HWY_INLINE Norms last_stages_norms(float* y, int size) {
+HWY_INLINE void last_stages_norms(float* y, int size, Column& n2, Column& n1) {
   const int m = size / 8;
   HWY_ALIGN float squares[64 * kLanes];
   HWY_ALIGN float magnitudes[64 * kLanes];
@@ -170,20 +165,20 @@ HWY_INLINE Norms last_stages_norms(float* y, int size) {
                     hn::Abs(x6), hn::Abs(x7)),
               kFloats, magnitudes + i * kLanes);
   }
-  return {fold_columns(squares, m), fold_columns(magnitudes, m)};
+  n2 = fold_columns(squares, m);
+  n1 = fold_columns(magnitudes, m);
 }
 
-// Rows to rotated columns y[dim] and their norms.
-template <class Element>
-HWY_INLINE Norms rotate_rows(const RowRotation& rotation, const uint8_t* const* rows, float* y) {
+// The stages behind load_first_stages: y[dim], n2 = fold(y_j * y_j), n1 = fold(|y_j|).
+HWY_NOINLINE void finish_rotation(const RowRotation& rotation, float* y, Column& n2, Column& n1) {
   constexpr int kFirst = 3;
   const int p = rotation.plan.log2_size;
   const int size = 1 << p;
   const int dim = rotation.dim;
-  load_first_stages<Element>(rotation, rows, y);
   if (rotation.plan.is_power_of_two && rotation.plan.rounds == 1 && p >= 6) {
     fwht_stages(y, p, kFirst, p - 3);
-    return last_stages_norms(y, size);
+    last_stages_norms(y, size, n2, n1);
+    return;
   }
   fwht_stages(y, p, kFirst, p);
   if (!rotation.plan.is_power_of_two || rotation.plan.rounds == 2) {
@@ -194,7 +189,16 @@ HWY_INLINE Norms rotate_rows(const RowRotation& rotation, const uint8_t* const* 
     fwht_stages(last, p, 0, p);
     scale_columns(last, size, rotation.plan.block_scale);
   }
-  return {fold_squares(y, dim), fold_each(y, dim, [](Column v) HWY_ATTR { return hn::Abs(v); })};
+  n2 = fold_squares(y, dim);
+  n1 = fold_each(y, dim, [](Column v) HWY_ATTR { return hn::Abs(v); });
+}
+
+// Rows to rotated columns and their norms.
+template <class Element>
+HWY_INLINE void rotate_rows(const RowRotation& rotation, const uint8_t* const* rows, float* y,
+                            Column& n2, Column& n1) {
+  load_first_stages<Element>(rotation, rows, y);
+  finish_rotation(rotation, y, n2, n1);
 }
 
 }  // namespace
