@@ -43,20 +43,21 @@ TEST_CASE("describe: the registry lists places and every backend, usable or not"
   CHECK(json["places"][0]["folder"] == folder.path());
   CHECK(json["places"][0]["setting"] == "backend_path");
   CHECK(json["places"][1]["outcome"] == "not searched: not an absolute folder");
-  REQUIRE(json["backends"].size() == 4);
+  REQUIRE(json["backends"].size() == 5);
   CHECK(json["backends"][0]["name"] == "cpu_ref");
+  CHECK(json["backends"][1]["name"] == "cpu");
   CHECK(json["backends"][0]["builtin"] == true);
   CHECK(json["backends"][0]["devices"].size() == 1);
-  CHECK(json["backends"][1]["path"] == path);
-  CHECK(json["backends"][1]["version"] == "7.5 \"fake\"\n");
-  CHECK(json["backends"][1]["devices"].size() == 2);
-  CHECK(json["backends"][1]["devices"][1]["ordinal"] == 1);
-  CHECK(json["backends"][1]["devices"][0]["head_dims"].empty());
-  CHECK(json["backends"][2]["usable"] == false);
-  CHECK(json["backends"][2]["reason"].get<std::string>().find("interface 5.3") !=
+  CHECK(json["backends"][2]["path"] == path);
+  CHECK(json["backends"][2]["version"] == "7.5 \"fake\"\n");
+  CHECK(json["backends"][2]["devices"].size() == 2);
+  CHECK(json["backends"][2]["devices"][1]["ordinal"] == 1);
+  CHECK(json["backends"][2]["devices"][0]["head_dims"].empty());
+  CHECK(json["backends"][3]["usable"] == false);
+  CHECK(json["backends"][3]["reason"].get<std::string>().find("interface 5.3") !=
         std::string::npos);
-  CHECK_FALSE(json["backends"][2].contains("devices"));
-  CHECK(json["backends"][3]["path"].get<std::string>().find("\xef\xbf\xbd\"\n") !=
+  CHECK_FALSE(json["backends"][3].contains("devices"));
+  CHECK(json["backends"][4]["path"].get<std::string>().find("\xef\xbf\xbd\"\n") !=
         std::string::npos);
 }
 
@@ -64,7 +65,7 @@ TEST_CASE("describe: a device that does not open says why") {
   const test::PluginFolder folder;
   folder.add("fake", "no_open");
   const Json json = Json::parse(describe_registry(*test::make_registry(folder.path())));
-  CHECK(json["backends"][1]["devices"][0]["error"] ==
+  CHECK(json["backends"][2]["devices"][0]["error"] ==
         "fake: opening device 0: the backend gave no reason");
 }
 

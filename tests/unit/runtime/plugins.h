@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/runtime/builtin.h"
 #include "core/runtime/registry.h"
 
 namespace pkv::test {
@@ -42,6 +43,8 @@ class Setting {
 
 // A registry that searches `folders` and nothing that the environment names.
 std::unique_ptr<Registry> make_registry(const std::string& folders = "");
+// Where plug-ins begin in a registry.
+inline int32_t first_plugin() { return static_cast<int32_t>(builtins().size()); }
 // The only entry that is not built in.
 const Backend& only_plugin(const Registry& registry);
 

@@ -12,6 +12,7 @@
 namespace pkv {
 namespace {
 
+using test::first_plugin;
 using test::make_registry;
 using test::only_plugin;
 using test::PluginFolder;
@@ -49,25 +50,27 @@ void check_refused(const std::string& fault, absl::StatusCode code,
     CHECK(registry->open_device("cpu_ref", 0).ok());  // others still load
     const auto again = registry->load(path);
     CHECK(again.status().code() == code);
-    CHECK(registry->size() == 2);
+    CHECK(registry->size() == first_plugin() + 1);
   }
   const auto registry = make_registry();
   const auto loaded = registry->load(path);
   CHECK(loaded.status().code() == code);
   for (const std::string& part : parts) CHECK(has(to_std(loaded.status().message()), part));
-  CHECK(registry->size() == 1);
+  CHECK(registry->size() == first_plugin());
 }
 
-TEST_CASE("registry: without plug-ins there is cpu_ref, and auto takes it") {
+TEST_CASE("registry: without plug-ins there are the built-in ones, and auto takes the fast one") {
   const auto registry = make_registry();
-  REQUIRE(registry->size() == 1);
+  REQUIRE(registry->size() == first_plugin());
   CHECK(registry->at(0).name == "cpu_ref");
   CHECK(registry->at(0).is_usable);
   CHECK(registry->at(0).is_builtin);
   CHECK(registry->at(0).path.empty());
+  CHECK(registry->at(1).name == "cpu");
+  CHECK(registry->at(1).is_builtin);
   const auto device = registry->open_device("auto", 0);
   REQUIRE(device.ok());
-  CHECK(std::string((*device)->backend().name) == "cpu_ref");
+  CHECK(std::string((*device)->backend().name) == "cpu");
 }
 
 TEST_CASE("registry: a plug-in in a folder is listed, opened by name and by any ordinal it has") {
@@ -125,7 +128,7 @@ TEST_CASE("registry: only pariskv_backend_*.so counts") {
   folder.add_text("pariskv_backend_x.so.1", "");
   folder.add_text("libpariskv_backend_x.so", "");
   folder.add_text("notes.txt", "");
-  CHECK(make_registry(folder.path())->size() == 1);
+  CHECK(make_registry(folder.path())->size() == first_plugin());
 }
 
 TEST_CASE("registry: the current folder is never searched") {
@@ -135,13 +138,13 @@ TEST_CASE("registry: the current folder is never searched") {
   std::filesystem::current_path(folder.path());
   const auto registry = make_registry(".::./:pariskv");
   std::filesystem::current_path(before);
-  CHECK(registry->size() == 1);
+  CHECK(registry->size() == first_plugin());
   CHECK(registry->places()[0].outcome == "not searched: not an absolute folder");
 }
 
 TEST_CASE("registry: a folder that is not there is named as such") {
   const auto registry = make_registry("/nonexistent/folder");
-  CHECK(registry->size() == 1);
+  CHECK(registry->size() == first_plugin());
   CHECK(has(registry->places()[0].outcome, "No such file"));
 }
 
@@ -151,12 +154,12 @@ TEST_CASE("registry: the same file is listed once, through links and by path") {
   const std::string path = folder.add("fake");
   const std::string link = links.link(path, "pariskv_backend_other.so");
   const auto registry = make_registry(folder.path() + ":" + links.path() + ":" + folder.path());
-  CHECK(registry->size() == 2);
-  CHECK(*registry->load(path) == 1);
-  CHECK(*registry->load(link) == 1);
+  CHECK(registry->size() == first_plugin() + 1);
+  CHECK(*registry->load(path) == first_plugin());
+  CHECK(*registry->load(link) == first_plugin());
   CHECK(*registry->load(folder.path() + "/../" + folder.path().substr(folder.path().rfind('/')) +
-                        "/pariskv_backend_fake.so") == 1);
-  CHECK(registry->size() == 2);
+                        "/pariskv_backend_fake.so") == first_plugin());
+  CHECK(registry->size() == first_plugin() + 1);
 }
 
 TEST_CASE("registry: a name that is taken is refused") {
@@ -165,13 +168,13 @@ TEST_CASE("registry: a name that is taken is refused") {
   const std::string path = first.add("fake");
   const std::string copy = second.add("fake");
   const auto registry = make_registry(first.path() + ":" + second.path());
-  REQUIRE(registry->size() == 3);
-  CHECK(registry->at(1).is_usable);
-  CHECK_FALSE(registry->at(2).is_usable);
-  CHECK(registry->at(2).name == "fake");
-  CHECK(has(registry->at(2).reason, copy));
-  CHECK(has(registry->at(2).reason, path));
-  CHECK(registry->at(2).status.code() == absl::StatusCode::kAlreadyExists);
+  REQUIRE(registry->size() == first_plugin() + 2);
+  CHECK(registry->at(first_plugin()).is_usable);
+  CHECK_FALSE(registry->at(first_plugin() + 1).is_usable);
+  CHECK(registry->at(first_plugin() + 1).name == "fake");
+  CHECK(has(registry->at(first_plugin() + 1).reason, copy));
+  CHECK(has(registry->at(first_plugin() + 1).reason, path));
+  CHECK(registry->at(first_plugin() + 1).status.code() == absl::StatusCode::kAlreadyExists);
   CHECK(registry->open_device("fake", 0).ok());
   check_refused("cpu_ref_name", absl::StatusCode::kAlreadyExists,
                 {"cpu_ref", "a built-in backend"});
@@ -246,10 +249,10 @@ TEST_CASE("registry: files that are no libraries, dangling links and folders") {
   folder.link("/nonexistent", "pariskv_backend_link.so");
   std::filesystem::create_directory(folder.path() + "/pariskv_backend_folder.so");
   const auto registry = make_registry(folder.path());
-  REQUIRE(registry->size() == 4);
-  CHECK(has(registry->at(1).reason, "not a regular file"));
-  CHECK(has(registry->at(2).reason, "No such file"));
-  CHECK(has(registry->at(3).reason, "cannot be loaded"));
+  REQUIRE(registry->size() == first_plugin() + 3);
+  CHECK(has(registry->at(first_plugin()).reason, "not a regular file"));
+  CHECK(has(registry->at(first_plugin() + 1).reason, "No such file"));
+  CHECK(has(registry->at(first_plugin() + 2).reason, "cannot be loaded"));
   CHECK(registry->load(text).status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(registry->load("/nonexistent/x.so").status().code() == absl::StatusCode::kNotFound);
   CHECK(registry->load("").status().code() == absl::StatusCode::kInvalidArgument);
@@ -267,8 +270,8 @@ TEST_CASE("registry: load takes a relative path only with a slash in it") {
   CHECK(bare.status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(has(to_std(bare.status().message()), "absolute"));
   REQUIRE(relative.ok());
-  CHECK(*relative == 1);
-  CHECK(registry->at(1).path.front() == '/');
+  CHECK(*relative == first_plugin());
+  CHECK(registry->at(first_plugin()).path.front() == '/');
 }
 
 TEST_CASE("registry: a backend without a working device is listed, and says why") {
@@ -287,7 +290,7 @@ TEST_CASE("registry: a backend without a working device is listed, and says why"
     const auto device = registry->open_device("fake", 0);
     CHECK(device.status().code() == absl::StatusCode::kUnavailable);
     CHECK(has(to_std(device.status().message()), reason));
-    CHECK(*registry->load(path) == 1);  // it is there, though of no use
+    CHECK(*registry->load(path) == first_plugin());  // it is there, though of no use
   }
 }
 
@@ -305,7 +308,8 @@ TEST_CASE("registry: an unknown name lists what there is, and why a library is n
   folder.add("old", "other_major");
   const auto device = make_registry(folder.path())->open_device("old", 0);
   CHECK(device.status().code() == absl::StatusCode::kNotFound);
-  CHECK(has(to_std(device.status().message()), "no backend \"old\", there are: cpu_ref, fake, ?"));
+  CHECK(has(to_std(device.status().message()),
+            "no backend \"old\", there are: cpu_ref, cpu, fake, ?"));
   CHECK(has(to_std(device.status().message()), "interface 5.3"));
 }
 
@@ -352,11 +356,12 @@ TEST_CASE("registry: the log says what was loaded from where; silence after the 
   std::vector<Line> lines;
   auto registry = *Registry::create(
       {.backend_path = folder.path(), .log = keep_line, .log_user = &lines, .log_level = 2});
-  REQUIRE(lines.size() == 4);
+  REQUIRE(lines.size() == 5);
   CHECK(lines[0].text == "backend cpu_ref (built in)");
-  CHECK(has(lines[1].text, path));
-  CHECK(lines[2].level == 1);
-  CHECK(has(lines[2].text, bad));
+  CHECK(lines[1].text == "backend cpu (built in)");
+  CHECK(has(lines[2].text, path));
+  CHECK(lines[3].level == 1);
+  CHECK(has(lines[3].text, bad));
   lines.clear();
   const auto device = registry->open_device("fake", 0);
   REQUIRE(lines.size() == 1);  // the backend's own
