@@ -20,6 +20,10 @@ namespace {
 using Vector = uint64_t __attribute__((vector_size(16)));
 constexpr int kLineVectors = 4;
 constexpr int64_t kLineBytes = kLineVectors * int64_t{sizeof(Vector)};
+// A thread that reads in one go is held up by what its core asks for ahead: half as fast as this on
+// some processors.
+constexpr int64_t kStreams = 4;
+constexpr int64_t kLinesAhead = 16;
 constexpr int kSpins = 20000;  // some 50 us
 constexpr int64_t kUnknownCacheBytes = int64_t{64} << 20;
 
@@ -71,19 +75,24 @@ void Reader::work(int64_t thread) {
 }
 
 void Reader::read_piece(int64_t thread) {
-  const auto count = static_cast<int64_t>(threads_.size()) + 1;
-  const int64_t end = lines_ * (thread + 1) / count;
+  const auto pieces = (static_cast<int64_t>(threads_.size()) + 1) * kStreams;
+  const int64_t lines = lines_ / pieces;  // of each stream
+  const char* begin = data_ + thread * kStreams * lines * kLineBytes;
   Vector a = {};
   Vector b = {};
   Vector c = {};
   Vector d = {};
-  for (int64_t line = lines_ * thread / count; line < end; ++line) {
-    Vector read[kLineVectors];
-    std::memcpy(read, data_ + line * kLineBytes, sizeof read);
-    a += read[0];
-    b += read[1];
-    c += read[2];
-    d += read[3];
+  for (int64_t line = 0; line < lines; ++line) {
+    for (int64_t stream = 0; stream < kStreams; ++stream) {
+      const char* from = begin + (stream * lines + line) * kLineBytes;
+      __builtin_prefetch(from + kLinesAhead * kLineBytes);
+      Vector read[kLineVectors];
+      std::memcpy(read, from, sizeof read);
+      a += read[0];
+      b += read[1];
+      c += read[2];
+      d += read[3];
+    }
   }
   const Vector sum = (a + b) + (c + d);
   sum_.fetch_add(sum[0] + sum[1], std::memory_order_relaxed);

@@ -23,8 +23,8 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  // Every byte once (but for a rest below 64), in equal pieces by all threads. Returns
-  // microseconds, without those that it takes to wake the threads.
+  // Every byte once, but for a rest that streams of equal length leave (below 256 a thread), and
+  // nothing but sums made of it. Returns microseconds, without those that it takes to wake threads.
   double read(const void* data, int64_t bytes);
   // Reads memory of its own, more than cache_bytes(): what was in the caches is not any more.
   void sweep();
