@@ -7,8 +7,7 @@
 namespace pkv::cpu {
 
 // Into the second cache level: what is asked for far ahead would push the present work out of the
-// first. Measured in ../../docs/decisions/0007-cpu-record-layout.md's setting: half the time of the
-// rerank's gather against the first level.
+// first.
 inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 // Into the first, for a stream.
