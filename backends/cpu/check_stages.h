@@ -1,4 +1,4 @@
-// What each stage accepts; a step accepts what all of its stages do. Sizes, dtypes and options only.
+// What each stage accepts: sizes, dtypes and options. A step accepts what all of its stages do.
 #pragma once
 
 #include "pariskv/pariskv_backend.h"

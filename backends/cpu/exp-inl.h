@@ -55,8 +55,8 @@ HWY_INLINE float largest_of(const float* x, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(df, max));
 }
 
-// Calls visit(i, exp(factor * x[i] - max)) for each vector and returns the sum of what it was called
-// with. NaN counts as -inf. Not less than 1 ulp from exact; sums of 1,024 lanes in fp32.
+// Calls visit(i, exp(factor * x[i] - max)) for each vector and returns the sum of these. NaN counts
+// as -inf. Exponentials within about 1 ulp; sums of 1,024 of them in fp32, beyond in double.
 template <class Visit>
 HWY_INLINE double sum_of_exps(const float* x, int64_t count, float factor, float max, Visit visit) {
   const DF df;

@@ -37,8 +37,8 @@ using VU32 = hn::Vec<DU32>;
 using VF = hn::Vec<DF>;
 constexpr size_t kFloats = kVectorBytes / 4;
 
-// Values and positions of the lanes that a mask keeps, in front; `count` of them. Highway's Compress
-// for sets without the instruction copies its table to the stack with each call (GCC 12).
+// Values and positions of the lanes that a mask keeps, in front; `count` of them. Highway's own
+// Compress, on sets without the instruction, copies its table to the stack each time (GCC 12).
 struct Kept {
   VF values;
   VI32 positions;

@@ -1,6 +1,6 @@
 // docs/algorithm.md, section 8. Bounded: fp32 with fused products.
-// The sketches of a list lie anywhere: all are asked for in advance, then each run of coordinates is
-// summed over the whole list, with the sums of four heads in registers.
+// The sketches of a list lie anywhere and have been asked for in advance (tail.cpp). Each run of
+// coordinates is summed over many of them, with the sums of four heads in registers.
 #include "backends/cpu/sketches.h"
 
 #include <algorithm>

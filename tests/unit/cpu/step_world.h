@@ -1,4 +1,4 @@
-// A zone with its keys in both backends, dense parts, and queries: what a step needs, and the stages
+// A zone with its keys in both backends, dense parts, queries: what a step needs, and the stages
 // that make one, on either backend.
 #pragma once
 
