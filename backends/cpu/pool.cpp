@@ -24,6 +24,18 @@ int32_t available() {
   return std::clamp(static_cast<int32_t>(tbb::info::default_concurrency()), 1, kMaxThreads);
 }
 
+// oneTBB is built without ThreadSanitizer, which then cannot see that it orders tasks: this file is
+// not instrumented (CMakeLists.txt) and says so itself.
+#if defined(PKV_POOL_TELLS_TSAN)
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+void take_over(void* work) { __tsan_acquire(work); }
+void hand_on(void* work) { __tsan_release(work); }
+#else
+void take_over(void* /*work*/) {}
+void hand_on(void* /*work*/) {}
+#endif
+
 // One call of Pool::parallel, shared by its workers.
 struct Call {
   void (*body)(const void* context, int64_t index, int32_t worker);
@@ -168,16 +180,20 @@ pkv_status Pool::run(int64_t count, int64_t grain, BodyFn body, const void* cont
   } else if (blocks == 1 || threads->workers == 1) {
     for (int64_t block = 0; block < blocks; ++block) call.run_block(block, 0);
   } else {
+    hand_on(&call);
     threads->arena.execute([&call, blocks] {
       tbb::parallel_for(
           tbb::blocked_range<int64_t>(0, blocks, 1),
           [&call](const tbb::blocked_range<int64_t>& range) {
+            take_over(&call);
             for (int64_t block = range.begin(); block != range.end(); ++block) {
               call.run_block(block, tbb::this_task_arena::current_thread_index());
             }
+            hand_on(&call);
           },
           tbb::simple_partitioner());
     });
+    take_over(&call);
   }
   return call.finish(host_);
 }
