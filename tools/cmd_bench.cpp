@@ -1,6 +1,5 @@
 // pariskv bench: how long each stage, a whole decode step and full attention take on random data.
 // docs/cli.md, section 7, says what a figure includes.
-#include "tools/cmd_bench.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "tools/cmd_bench_report.h"
 #include "tools/cmd_bench_stages.h"
 #include "tools/cmd_bench_step.h"
+#include "tools/commands.h"
 #include "tools/interrupt.h"
 
 namespace pkv::cli {

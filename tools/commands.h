@@ -18,6 +18,7 @@ Outcome run_info(const Arguments& arguments);
 Outcome run_encode(const Arguments& arguments);
 Outcome run_retrieve(const Arguments& arguments);
 Outcome run_eval(const Arguments& arguments);
+Outcome run_bench(const Arguments& arguments);
 Outcome run_inspect(const Arguments& arguments);
 
 struct Command {
@@ -31,6 +32,7 @@ inline constexpr Command kCommands[] = {
     {"encode", "keys of a file into an index (.pkv)", run_encode},
     {"retrieve", "the best keys of an index for queries", run_retrieve},
     {"eval", "recall, error and speed on traces of a model", run_eval},
+    {"bench", "times of each stage, of steps and of full attention", run_bench},
     {"inspect", "an index file, or why a trace does well or badly", run_inspect},
 };
 

@@ -1,16 +1,12 @@
 // The `pariskv` program: picks the verb, and turns its outcome into text on stderr and an exit
 // code.
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <exception>
-#include <iterator>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "pariskv/pariskv.h"
-#include "tools/cmd_bench.h"
 #include "tools/command_line.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
@@ -19,19 +15,12 @@
 namespace pkv::cli {
 namespace {
 
-constexpr auto kVerbs = [] {
-  std::array<Command, std::size(kCommands) + 1> verbs = {};
-  std::copy(std::begin(kCommands), std::end(kCommands), verbs.begin());
-  verbs.back() = {"bench", "times of each stage, of steps and of full attention", run_bench};
-  return verbs;
-}();
-
 std::string usage() {
   std::string text =
       "usage: pariskv VERB [OPTION...]\n"
       "       pariskv VERB --help\n"
       "       pariskv --version\n\nVerbs\n";
-  for (const Command& command : kVerbs) {
+  for (const Command& command : kCommands) {
     text += fmt::format("  {:<10}{}\n", command.name, command.about);
   }
   return text;
@@ -39,7 +28,7 @@ std::string usage() {
 
 std::vector<std::string> verbs() {
   std::vector<std::string> names;
-  for (const Command& command : kVerbs) names.emplace_back(command.name);
+  for (const Command& command : kCommands) names.emplace_back(command.name);
   return names;
 }
 
@@ -61,7 +50,7 @@ Outcome run(const std::vector<std::string>& arguments) {
     CLI_RETURN_IF_ERROR(write_output({}, text));
     return kDone;
   }
-  for (const Command& command : kVerbs) {
+  for (const Command& command : kCommands) {
     if (first == command.name) return command.run({arguments.begin() + 1, arguments.end()});
   }
   return unknown_verb(first);

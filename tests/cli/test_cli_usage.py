@@ -2,14 +2,14 @@
 
 import pytest
 
-VERBS = ("info", "encode", "retrieve", "eval", "inspect")
+VERBS = ("info", "encode", "retrieve", "eval", "bench", "inspect")
 
 
 def test_without_a_verb_the_verbs_are_listed(cli):
     cli().refuses(2, *VERBS)
 
 
-@pytest.mark.parametrize("name", ["evil", "bench", "EVAL", "", "--json"])
+@pytest.mark.parametrize("name", ["evil", "benches", "EVAL", "", "--json"])
 def test_an_unknown_verb_is_named_and_the_verbs_listed(cli, name):
     cli(name).refuses(2, f'"{name}"', *VERBS)
 
