@@ -132,7 +132,7 @@ void set_layers(const BenchOptions& options, BenchShape& shape) {
   shape.zone_tokens += (shape.layers - 1) * shape.layer_shift;
 }
 
-// Records twice, for stages and for steps. In double, so that no product of sizes passes what a number holds.
+// Records twice, for stages and for steps. In double, so that no product of sizes overflows.
 absl::Status check_memory(const BenchOptions& options, int64_t n, double record_bytes) {
   const double rows = static_cast<double>(options.batch) * static_cast<double>(options.kv_heads);
   const double queries =

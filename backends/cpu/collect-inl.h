@@ -1,9 +1,9 @@
 // The inner loop of a scan: votes that reach the threshold join the survivors. Per target.
-#if defined(PKV_CPU_COLLECT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_COLLECT_INL_H_
-#undef PKV_CPU_COLLECT_INL_H_
+#if defined(PKV_CPU_COLLECT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_COLLECT_INL_H
+#undef PKV_CPU_COLLECT_INL_H
 #else
-#define PKV_CPU_COLLECT_INL_H_
+#define PKV_CPU_COLLECT_INL_H
 #endif
 
 #include "backends/cpu/select.h"

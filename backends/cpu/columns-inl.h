@@ -3,11 +3,11 @@
 // is a tree of vector additions, and no lane meets its neighbour. docs/algorithm.md, section 0.
 // Here: reading rows of f32, f16, bf16 into columns, folds, and writing columns back as rows.
 // Included once per instruction set (hwy/foreach_target.h).
-#if defined(PKV_CPU_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_COLUMNS_INL_H_
-#undef PKV_CPU_COLUMNS_INL_H_
+#if defined(PKV_CPU_COLUMNS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_COLUMNS_INL_H
+#undef PKV_CPU_COLUMNS_INL_H
 #else
-#define PKV_CPU_COLUMNS_INL_H_
+#define PKV_CPU_COLUMNS_INL_H
 #endif
 
 #include <algorithm>
@@ -294,4 +294,4 @@ HWY_INLINE Bits to_bf16(Column v) {
 }  // namespace pkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // PKV_CPU_COLUMNS_INL_H_
+#endif  // PKV_CPU_COLUMNS_INL_H

@@ -1,9 +1,9 @@
 // Neighbouring elements of a row as a vector of doubles, exactly. For sums in double.
-#if defined(PKV_CPU_DOUBLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_DOUBLES_INL_H_
-#undef PKV_CPU_DOUBLES_INL_H_
+#if defined(PKV_CPU_DOUBLES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_DOUBLES_INL_H
+#undef PKV_CPU_DOUBLES_INL_H
 #else
-#define PKV_CPU_DOUBLES_INL_H_
+#define PKV_CPU_DOUBLES_INL_H
 #endif
 
 #include "backends/cpu/columns-inl.h"
@@ -69,4 +69,4 @@ HWY_INLINE void add_rows(const uint8_t* const* rows, int count, int32_t columns,
 }  // namespace pkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // PKV_CPU_DOUBLES_INL_H_
+#endif  // PKV_CPU_DOUBLES_INL_H

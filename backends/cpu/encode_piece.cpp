@@ -290,7 +290,7 @@ void encode_sketches(const Piece& p, PieceState& state) {
   });
 }
 
-void EncodePiece(const Piece& p, PieceResult& result) {
+void encode_piece_simd(const Piece& p, PieceResult& result) {
   PieceState state;
   const auto count = static_cast<size_t>(p.end - p.begin);
   std::memset(state.is_bad, 0, count);
@@ -318,11 +318,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace pkv::cpu {
 
-HWY_EXPORT(EncodePiece);
+HWY_EXPORT(encode_piece_simd);
 
 PieceResult encode_piece(const Isa& isa, const Piece& piece) {
   PieceResult result{};
-  PKV_CPU_DISPATCH(isa, EncodePiece)(piece, result);
+  PKV_CPU_DISPATCH(isa, encode_piece_simd)(piece, result);
   return result;
 }
 

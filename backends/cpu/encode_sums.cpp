@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
-void AddValues(const Layout& layout, const uint8_t* row, const Rows& values, int64_t begin,
-               int64_t end, int32_t columns, double* sums) {
+void add_values_simd(const Layout& layout, const uint8_t* row, const Rows& values, int64_t begin,
+                     int64_t end, int32_t columns, double* sums) {
   constexpr int64_t kRun = 64;  // rows that stay in the first cache while all columns read them
   for (int64_t first = begin; first < end; first += kRun) {
     const int64_t last = std::min(first + kRun, end);
@@ -43,11 +43,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace pkv::cpu {
 
-HWY_EXPORT(AddValues);
+HWY_EXPORT(add_values_simd);
 
 void add_values(const Isa& isa, const Layout& layout, const uint8_t* row, const Rows& values,
                 int64_t begin, int64_t end, int32_t columns, double* sums) {
-  PKV_CPU_DISPATCH(isa, AddValues)(layout, row, values, begin, end, columns, sums);
+  PKV_CPU_DISPATCH(isa, add_values_simd)(layout, row, values, begin, end, columns, sums);
 }
 
 }  // namespace pkv::cpu

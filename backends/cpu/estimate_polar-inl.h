@@ -1,10 +1,10 @@
 // Records of polar4, and their products with a query. Per target. docs/algorithm.md, section 6.1.
 // Bounded: fp32 sums with fused products.
-#if defined(PKV_CPU_ESTIMATE_POLAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_ESTIMATE_POLAR_INL_H_
-#undef PKV_CPU_ESTIMATE_POLAR_INL_H_
+#if defined(PKV_CPU_ESTIMATE_POLAR_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_ESTIMATE_POLAR_INL_H
+#undef PKV_CPU_ESTIMATE_POLAR_INL_H
 #else
-#define PKV_CPU_ESTIMATE_POLAR_INL_H_
+#define PKV_CPU_ESTIMATE_POLAR_INL_H
 #endif
 
 #include <array>

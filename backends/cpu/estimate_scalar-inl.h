@@ -1,10 +1,10 @@
 // Records of scalar4 and scalar5, and their integer dots with a query. Per target.
 // docs/algorithm.md, section 6.1. Exact.
-#if defined(PKV_CPU_ESTIMATE_SCALAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_ESTIMATE_SCALAR_INL_H_
-#undef PKV_CPU_ESTIMATE_SCALAR_INL_H_
+#if defined(PKV_CPU_ESTIMATE_SCALAR_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_ESTIMATE_SCALAR_INL_H
+#undef PKV_CPU_ESTIMATE_SCALAR_INL_H
 #else
-#define PKV_CPU_ESTIMATE_SCALAR_INL_H_
+#define PKV_CPU_ESTIMATE_SCALAR_INL_H
 #endif
 
 #include <algorithm>

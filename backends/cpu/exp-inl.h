@@ -1,9 +1,9 @@
 // Loops over numbers whose count is no whole vector, and sums of exponentials. Per target.
-#if defined(PKV_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_EXP_INL_H_
-#undef PKV_CPU_EXP_INL_H_
+#if defined(PKV_CPU_EXP_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_EXP_INL_H
+#undef PKV_CPU_EXP_INL_H
 #else
-#define PKV_CPU_EXP_INL_H_
+#define PKV_CPU_EXP_INL_H
 #endif
 
 #include <algorithm>

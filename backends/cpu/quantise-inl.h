@@ -1,11 +1,11 @@
 // Magnitude codes and factors of rotated columns. docs/algorithm.md, sections 3.1, 3.4 and 3.5.
 // Exact: a threshold's product is rounded once and decides; the cell that it is taken from is a
 // guess, which may be off by one at a cell's edge, where there is no threshold.
-#if defined(PKV_CPU_QUANTISE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_QUANTISE_INL_H_
-#undef PKV_CPU_QUANTISE_INL_H_
+#if defined(PKV_CPU_QUANTISE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_QUANTISE_INL_H
+#undef PKV_CPU_QUANTISE_INL_H
 #else
-#define PKV_CPU_QUANTISE_INL_H_
+#define PKV_CPU_QUANTISE_INL_H
 #endif
 
 #include "backends/cpu/columns-inl.h"
@@ -242,4 +242,4 @@ HWY_INLINE Bits subspace_byte(const uint32_t* quads, int dim, int s) {
 }  // namespace pkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // PKV_CPU_QUANTISE_INL_H_
+#endif  // PKV_CPU_QUANTISE_INL_H

@@ -1,11 +1,11 @@
 // The signed Hadamard rotation of columns. docs/algorithm.md, section 2.3.
 // Exact: the stages of the FWHT are those of the text, each with its own addition; three stages at
 // a time stay in registers.
-#if defined(PKV_CPU_ROTATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_ROTATE_INL_H_
-#undef PKV_CPU_ROTATE_INL_H_
+#if defined(PKV_CPU_ROTATE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_ROTATE_INL_H
+#undef PKV_CPU_ROTATE_INL_H
 #else
-#define PKV_CPU_ROTATE_INL_H_
+#define PKV_CPU_ROTATE_INL_H
 #endif
 
 #include "backends/cpu/columns-inl.h"
@@ -205,4 +205,4 @@ HWY_INLINE void rotate_rows(const RowRotation& rotation, const uint8_t* const* r
 }  // namespace pkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // PKV_CPU_ROTATE_INL_H_
+#endif  // PKV_CPU_ROTATE_INL_H

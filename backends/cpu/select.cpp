@@ -72,7 +72,7 @@ HWY_INLINE void count_bins(const float* values, int64_t count, const Binning& b,
   const hn::RebindToSigned<decltype(df)> di;
   const auto N = static_cast<int64_t>(hn::Lanes(df));
   std::memset(counts, 0, static_cast<size_t>(bins * kCopies) * sizeof(uint32_t));
-  HWY_ALIGN int32_t bin[16];
+  HWY_ALIGN int32_t bin[16] = {};
   // The mask is for NaN, which no comparison has put into a bin.
   const auto count_lane = [&](int64_t lane) HWY_ATTR {
     ++counts[(lane % kCopies) * bins + (bin[lane] & (bins - 1))];

@@ -1,9 +1,9 @@
 // Vectors of at most 64 bytes, and sums across their blocks of 16 bytes. Per target.
-#if defined(PKV_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PKV_CPU_SIMD_INL_H_
-#undef PKV_CPU_SIMD_INL_H_
+#if defined(PKV_CPU_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PKV_CPU_SIMD_INL_H
+#undef PKV_CPU_SIMD_INL_H
 #else
-#define PKV_CPU_SIMD_INL_H_
+#define PKV_CPU_SIMD_INL_H
 #endif
 
 #include <cstddef>

@@ -54,9 +54,10 @@ absl::Status Device::set_parallel(const pkv_parallel* parallel) const {
     return absl::UnimplementedError(
         str_cat("the backend ", backend_.name, " takes no threads of a caller"));
   }
-  if (parallel != nullptr && (parallel->run == nullptr || parallel->workers == nullptr)) {
-    return absl::InvalidArgumentError(
-        str_cat("parallel.", parallel->run == nullptr ? "run" : "workers", " is NULL"));
+  if (parallel != nullptr && (parallel->run == nullptr) != (parallel->workers == nullptr)) {
+    return absl::InvalidArgumentError(str_cat("parallel.",
+                                              parallel->run == nullptr ? "run" : "workers",
+                                              "=NULL, accepted: both or none of run and workers"));
   }
   return call("set_parallel", backend_.device_parallel, parallel);
 }

@@ -1,4 +1,5 @@
 /* Each pointer argument NULL in turn: the argument is named, outputs are zeroed. destroy(NULL). */
+#include <string.h>
 #include "tests/abi/check.h"
 
 #define CHECK_NULL(call, name) CHECK_FAILS((call), PKV_INVALID_ARGUMENT, name " is NULL")
@@ -24,6 +25,11 @@ static void test_runtime_nulls(pkv_runtime *runtime) {
   CHECK_FAILS(pkv_runtime_backend_info(runtime, -1, &info), PKV_OUT_OF_RANGE, "index=-1");
   CHECK_OK(pkv_runtime_backend_count(runtime, &number));
   CHECK_FAILS(pkv_runtime_backend_info(runtime, number, &info), PKV_OUT_OF_RANGE, "accepted: 0..");
+}
+
+static int32_t two_workers(void *user) {
+  (void)user;
+  return 2;
 }
 
 static void test_device_nulls(pkv_runtime *runtime, pkv_device *device, pkv_stream *stream) {
@@ -91,6 +97,28 @@ static void test_device_nulls(pkv_runtime *runtime, pkv_device *device, pkv_stre
   pkv_event_destroy(event);
 }
 
+/* Options and threads of a backend that has them. */
+static void test_device_options(pkv_runtime *runtime) {
+  pkv_device *device = NULL;
+  pkv_parallel parallel;
+  CHECK_OK(pkv_device_open(runtime, "cpu", 0, &device));
+  CHECK_OK(pkv_device_set(device, "threads", "2"));
+  CHECK_OK(pkv_device_set(device, "isa", "best"));
+  CHECK_FAILS(pkv_device_set(device, "threads", "-1"), PKV_INVALID_ARGUMENT, "-1");
+  CHECK_FAILS(pkv_device_set(device, "threads", "two"), PKV_INVALID_ARGUMENT, "two");
+  CHECK_FAILS(pkv_device_set(device, "isa", "mmx"), PKV_INVALID_ARGUMENT, "mmx");
+  CHECK_FAILS(pkv_device_set(device, "colour", "red"), PKV_INVALID_ARGUMENT, "colour");
+  memset(&parallel, 0, sizeof(parallel));
+  parallel.struct_size = sizeof(parallel);
+  CHECK_OK(pkv_device_set_parallel(device, &parallel));
+  CHECK_OK(pkv_device_set_parallel(device, NULL));
+  parallel.workers = two_workers;
+  CHECK_FAILS(pkv_device_set_parallel(device, &parallel), PKV_INVALID_ARGUMENT, "parallel.run");
+  parallel.struct_size = 3;
+  CHECK_FAILS(pkv_device_set_parallel(device, &parallel), PKV_INVALID_ARGUMENT, "struct_size=3");
+  pkv_device_close(device);
+}
+
 static void test_config_nulls(void) {
   pkv_config *config = NULL;
   const char *text = "x";
@@ -138,6 +166,7 @@ void test_arguments(void) {
   CHECK_OK(pkv_stream_create(device, &stream));
   test_runtime_nulls(runtime);
   test_device_nulls(runtime, device, stream);
+  test_device_options(runtime);
   test_config_nulls();
   test_destroy_null();
   pkv_stream_destroy(stream);

@@ -81,8 +81,9 @@ enum { PKV_RANK_MEAN = 1, PKV_RANK_GROUP = 2 };
 enum { PKV_TAIL_DROP = 1, PKV_TAIL_MEAN = 2, PKV_TAIL_SKETCH = 3, PKV_TAIL_SAMPLED = 4 };
 enum { PKV_V_SOURCE_OWN = 1, PKV_V_SOURCE_K_PREFIX = 2, PKV_V_SOURCE_NONE = 3 };
 
-/* A caller's own thread pool, for backends on the CPU. The functions are called from the thread
- * that called into the library and must work for several such threads at once. */
+/* A caller's own thread pool, for backends on the CPU. `workers` and `run` are called from the
+ * thread that called into the library, `cancelled` from any worker; all must work for several
+ * threads at once. `workers` and `run` both NULL: the backend's own threads, which ask `cancelled`. */
 typedef struct pkv_parallel {
   uint32_t struct_size;
   uint32_t reserved;

@@ -248,7 +248,7 @@ TEST_CASE("fit: picked is the weighted mean and spread of the keys that the quer
             doctest::Approx(static_cast<double>(mean[j])).epsilon(1e-6));
       CHECK(static_cast<double>(picked->numbers().balance()[h * 16 + j]) ==
             doctest::Approx(static_cast<double>(raw[j] / std::exp(log_sum / 16))).epsilon(1e-6));
-      // Of all keys, a third of which lie at 1.5 and the others at -1: not the centre of the picked.
+      // A third of all keys lie at 1.5, the others at -1: not the centre of the picked.
       if (j != 5) {
         CHECK(picked->numbers().center()[h * 16 + j] > all->numbers().center()[h * 16 + j] + 0.5F);
       }
