@@ -170,10 +170,10 @@ constexpr int64_t kFewKeys = 256;
 void warn_of_few_keys(const Device& device, std::span<const int64_t> key_counts) {
   const auto least = std::min_element(key_counts.begin(), key_counts.end());
   if (least == key_counts.end() || *least >= kFewKeys) return;
-  device.host().log(LogLevel::kWarning,
-                    str_cat("codec fitted on ", *least, " keys of KV head ",
-                            least - key_counts.begin(), ": below ", kFewKeys,
-                            " recall may suffer, fit again when there are more"));
+  device.host().log(
+      LogLevel::kWarning,
+      str_cat("codec fitted on ", *least, " keys of KV head ", least - key_counts.begin(),
+              ": below ", kFewKeys, " recall may suffer, fit again when there are more"));
 }
 
 // Fewer keys say too little about a centre and a spread.

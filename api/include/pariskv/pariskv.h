@@ -141,8 +141,8 @@ PKV_API const char *pkv_device_backend(const pkv_device *device);
 PKV_API pkv_status pkv_device_set(pkv_device *device, const char *name, const char *value);
 /* Runs on the caller's threads from now on; NULL: on the backend's own again. The struct is copied,
  * what it points to stays the caller's. A runner that leaves an index out: the call returns
- * PKV_FAILED_PRECONDITION and says how many ran; `cancelled` not 0: PKV_CANCELLED, outputs undefined but for
- * objects, which stay as they were. PKV_UNIMPLEMENTED: the backend has threads of no kind. */
+ * PKV_FAILED_PRECONDITION and says how many ran; `cancelled` not 0: PKV_CANCELLED, outputs
+ * undefined, objects as they were. PKV_UNIMPLEMENTED: the backend has no threads to replace. */
 PKV_API pkv_status pkv_device_set_parallel(pkv_device *device, const pkv_parallel *parallel);
 
 /* Memory kinds for pkv_device_alloc. */
