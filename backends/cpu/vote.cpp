@@ -1,8 +1,8 @@
 // Stage vote: one number per key from its sign bytes and vote factor. docs/algorithm.md, section 4.
 // Traffic per key and KV head, d = 128: 18 B read, in one stream. Bound: memory.
 // Graded: the 256-entry table of a subspace is the sum of two of 16 entries, one per nibble, which
-// a byte shuffle looks up for all keys of a group at once. With 127 added to the lower one a sum is a
-// byte 0..254, and 72 of them fit 16 bits. Exact: integers, then fp32 as written.
+// a byte shuffle looks up for all keys of a group at once. With 127 added to the lower one a sum is
+// a byte 0..254, and 72 of them fit 16 bits. Exact: integers, then fp32 as written.
 #include "backends/cpu/vote.h"
 
 #include <algorithm>

@@ -12,9 +12,9 @@
 
 namespace pkv {
 
-// [h, n]: for each key the number of query positions that picked it. `first_pass` are the parameters
-// of the first pass; keys [h, n, d], queries [hq, m, d]. Waits for the stream. RESOURCE_EXHAUSTED: no
-// room on the device for the records and votes of n keys.
+// [h, n]: for each key the number of query positions that picked it. `first_pass` are the
+// parameters of the first pass; keys [h, n, d], queries [hq, m, d]. Waits for the stream.
+// RESOURCE_EXHAUSTED: no room on the device for the records and votes of n keys.
 absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream,
                                                       const CodecParams& first_pass,
                                                       const TensorView& keys,

@@ -25,8 +25,8 @@ absl::StatusOr<int64_t> stage_scratch_bytes(const Device& device, std::string_vi
   return bytes;
 }
 
-// For arguments that bring dense parts, which a plan had to guess: their scratch fits what it booked.
-// RESOURCE_EXHAUSTED else.
+// For arguments that bring dense parts, which a plan had to guess: their scratch fits what it
+// booked. RESOURCE_EXHAUSTED else.
 template <class Slots, class Args>
 absl::Status check_parts_fit(const Device& device, std::string_view what, const Slots& slots,
                              const Args& args, int64_t booked, int64_t max_tokens) {

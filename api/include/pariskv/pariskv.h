@@ -3,7 +3,8 @@
  * where they live, and attends. What is computed: docs/algorithm.md.
  *
  * The short way: open a runtime, a device and a stream; fit a codec on the keys of a prompt; append
- * the keys to an index; make a plan; then run a step per token, or its parts: retrieve, fetch, attend.
+ * the keys to an index; make a plan; then run a step per token, or its parts: retrieve, fetch,
+ * attend.
  *
  *   pkv_runtime_create(NULL, &runtime);
  *   pkv_device_open(runtime, "auto", 0, &device);
@@ -172,7 +173,7 @@ PKV_API pkv_status pkv_event_wait(pkv_event *event, pkv_stream *stream);
 /* ---- Configuration ------------------------------------------------------------------ */
 
 /* A set of options. Those of the codec (head_dim, value_dim, v_source, codec, vote, center,
- * balance, fit, rounds, seed, value_norm, and the sketch named by tail) fix what a key record is; those
+ * balance, fit, rounds, seed, value_norm, the sketch named by tail) fix what a key record is; those
  * of a plan (k, candidates, vote_group, rho_of, rank, tail, tail_samples, scale, share, k_min) how
  * a step works; nonfinite belongs to append. docs/algorithm.md, section 1, has the meaning and the
  * defaults per profile. */

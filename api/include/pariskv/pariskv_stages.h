@@ -13,9 +13,9 @@
 extern "C" {
 #endif
 
-/* Bytes per token of each plane of the canonical records, 0 for a plane the geometry lacks. The value
- * planes are bytes of one sketch, of which there is one per `sketch_stride` tokens; `total` counts the
- * other planes, so that a key and KV head take total + sketch / sketch_stride bytes. */
+/* Bytes per token of each plane of the canonical records, 0 for a plane the geometry lacks. The
+ * value planes are bytes of one sketch, of which there is one per `sketch_stride` tokens; `total`
+ * counts the other planes, so that a key and KV head take total + sketch / sketch_stride bytes. */
 typedef struct pkv_record_sizes {
   uint32_t struct_size;
   int32_t signs, vote_factors, codes, factors, value_signs, value_codes, value_factors, value_norms;

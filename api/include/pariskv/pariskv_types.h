@@ -83,7 +83,7 @@ enum { PKV_V_SOURCE_OWN = 1, PKV_V_SOURCE_K_PREFIX = 2, PKV_V_SOURCE_NONE = 3 };
 
 /* A caller's own thread pool, for backends on the CPU. `workers` and `run` are called from the
  * thread that called into the library, `cancelled` from any worker; all must work for several
- * threads at once. `workers` and `run` both NULL: the backend's own threads, which ask `cancelled`. */
+ * threads at once. `workers` and `run` both NULL: the backend's own threads, asking `cancelled`. */
 typedef struct pkv_parallel {
   uint32_t struct_size;
   uint32_t reserved;
