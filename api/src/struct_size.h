@@ -3,8 +3,9 @@
 //  - Sizes 4 .. 65,536 are accepted; others are INVALID_ARGUMENT.
 //  - _init writes exactly that many bytes: the defaults, then zeros.
 //  - A field counts when all of it lies within the size, rounded down to the struct's alignment
-//    (the sizes that a header can have are multiples of it). Bytes behind the struct we know must be
-//    zero: they would be options of a later version, and an option that is not used is an error.
+//    (the sizes that a header can have are multiples of it).
+//  - Bytes behind the struct we know must be zero: they would be options of a later version, and an
+//    option that is not used is an error.
 #pragma once
 
 #include <algorithm>
