@@ -21,26 +21,28 @@
  * Conventions; functions do not repeat them.
  *  1. Every call returns a pkv_status unless it cannot fail. On anything but PKV_OK,
  *     pkv_last_error() gives the text for the calling thread: what was wrong, the value, and what
- * is accepted. Objects stay as they were, outputs of handle type are NULL (they are zeroed first).
- *     NULL for a pointer that is not described as optional is PKV_INVALID_ARGUMENT.
- *  2. Structs begin with struct_size. Fill them with their _init function, then set fields. Fields
- *     beyond the caller's struct_size take their defaults and are not written.
+ *     is accepted. Objects stay as they were, outputs of handle type are NULL (they are zeroed
+ *     first). NULL for a pointer that is not described as optional is PKV_INVALID_ARGUMENT.
+ *  2. Structs begin with struct_size. Fill them with their _init function (those without one with
+ *     zeros and struct_size), then set fields. Fields beyond the caller's struct_size take their
+ *     defaults and are not written.
  *  3. create and destroy come in pairs; destroy accepts NULL. An object must be destroyed before
  *     the one it was made from (index before codec and device, device before runtime); destroying
- * in another order is safe, the parts are released with the last user. The library neither frees
- *     nor keeps memory that it did not allocate, beyond the call, or, for enqueued work, beyond the
- *     stream's passing it.
+ *     in another order is safe, the parts are released with the last user. The library neither
+ *     frees nor keeps memory that it did not allocate, beyond the call, or, for enqueued work,
+ *     beyond the stream's passing it.
  *  4. const handles may be used by several threads at once, others by one at a time; different
  *     handles are independent. What a stream orders is ordered, nothing else.
- *  5. Work is enqueued on the stream given and never awaited unless the name ends in _sync. A NULL
- *     stream is an error; pkv_stream_wrap borrows a native one, the vendor's default included.
+ *  5. Work is enqueued on the stream given and never awaited unless the name ends in _sync, or it
+ *     is said so. A NULL stream is an error; pkv_stream_wrap borrows a native one, the vendor's
+ *     default included.
  *  6. Tensors are views (pkv_tensor): [b, h, t, d] names axes in order. Unless said otherwise keys,
  *     values and queries may be f32, f16 or bf16, strided, last axis contiguous, in memory that the
  *     device can read. Shapes: b entries of a batch, h KV heads, hq query heads (a multiple of h),
  *     t or n tokens, d head_dim, dv value_dim.
  *  7. Options are set by name with a text value; the same names serve the command line and JSON. An
  *     unknown option, a value outside its range, or an option that the call does not use is an
- * error.
+ *     error.
  *  8. Texts are UTF-8, end in NUL, and live until the object they were asked from is destroyed. */
 #ifndef PARISKV_H_
 #define PARISKV_H_
@@ -131,19 +133,23 @@ typedef struct pkv_event pkv_event;
 PKV_API pkv_status pkv_device_open(const pkv_runtime *runtime, const char *backend, int32_t ordinal,
                                    pkv_device **out);
 PKV_API void pkv_device_close(pkv_device *device);
-/* JSON: backend, device name, lanes, memory, dtypes, head_dims, codecs, votes, tails. */
+/* JSON: backend, device name, type and id, lanes, memory, dtypes, head_dims, codecs, votes, tails,
+ * layouts. */
 PKV_API pkv_status pkv_device_describe(const pkv_device *device, const char **out);
 /* Name of the backend that runs here. */
 PKV_API const char *pkv_device_backend(const pkv_device *device);
 
-/* An option of the device for the calls that come, e.g. "threads" (0: all that there are) and "isa"
- * (the instruction set) of the backend cpu. PKV_INVALID_ARGUMENT: the value, or an option that this
- * backend lacks; the text lists what is accepted. Not while other threads use the device. */
+/* An option of the device for the calls that come: of the backend cpu "threads" (0: all that the
+ * process may use) and "isa" ("best", or an instruction set that the device's name lists).
+ * PKV_INVALID_ARGUMENT: the value, or an option that this backend lacks; the text lists what is
+ * accepted. PKV_FAILED_PRECONDITION: more threads than a codec's fit or a plan has sized scratch
+ * for; choose first, then plan. Not while other threads use the device. */
 PKV_API pkv_status pkv_device_set(pkv_device *device, const char *name, const char *value);
 /* Runs on the caller's threads from now on; NULL: on the backend's own again. The struct is copied,
- * what it points to stays the caller's. A runner that leaves an index out: the call returns
- * PKV_FAILED_PRECONDITION and says how many ran; `cancelled` not 0: PKV_CANCELLED, outputs
- * undefined, objects as they were. PKV_UNIMPLEMENTED: the backend has no threads to replace. */
+ * what it points to stays the caller's. PKV_FAILED_PRECONDITION: more workers than scratch was
+ * sized for, as above; PKV_UNIMPLEMENTED: the backend has no threads to replace. Later, a call
+ * whose runner leaves an index out returns PKV_FAILED_PRECONDITION and says how many ran; with
+ * `cancelled` not 0 it returns PKV_CANCELLED, outputs undefined, objects as they were. */
 PKV_API pkv_status pkv_device_set_parallel(pkv_device *device, const pkv_parallel *parallel);
 
 /* Memory kinds for pkv_device_alloc. */
@@ -175,13 +181,13 @@ PKV_API pkv_status pkv_event_wait(pkv_event *event, pkv_stream *stream);
 /* A set of options. Those of the codec (head_dim, value_dim, v_source, codec, vote, center,
  * balance, fit, rounds, seed, value_norm, the sketch named by tail) fix what a key record is; those
  * of a plan (k, candidates, vote_group, rho_of, rank, tail, tail_samples, scale, share, k_min) how
- * a step works; nonfinite belongs to append. docs/algorithm.md, section 1, has the meaning and the
- * defaults per profile. */
+ * a step works; nonfinite belongs to append. docs/algorithm.md has the meaning, its section 1 what
+ * the profiles choose; pkv_config_option_info lists all of them with their defaults. */
 typedef struct pkv_config pkv_config;
 /* profile: "default" or "paper". head_dim has no default and must be set. */
 PKV_API pkv_status pkv_config_create(const char *profile, pkv_config **out);
 PKV_API void pkv_config_destroy(pkv_config *config);
-/* PKV_NOT_FOUND: no such option (the nearest names are listed); PKV_INVALID_ARGUMENT: the value,
+/* PKV_NOT_FOUND: no such option (the names are listed); PKV_INVALID_ARGUMENT: the value,
  * with the accepted range or choices. The option keeps its old value then. */
 PKV_API pkv_status pkv_config_set(pkv_config *config, const char *name, const char *value);
 /* The value as text, as pkv_config_set takes it; valid until the next call on this config. */
@@ -191,7 +197,7 @@ typedef struct pkv_option_info {
   uint32_t struct_size;
   int32_t reserved;
   const char *name;
-  const char *accepts;       /* "0..65536", "off, on", "auto or (0, 1]" */
+  const char *accepts;       /* "0..65536", "off, on", "auto or (0, 1e6]" */
   const char *default_value; /* in profile "default"; "" if it must be set */
   const char *paper_value;   /* in profile "paper" */
   const char *about;         /* one line */
@@ -205,7 +211,7 @@ PKV_API pkv_status pkv_config_option_info(int32_t index, pkv_option_info *out);
 /* Fitted parameters for all KV heads of one layer, and the geometry of its records. Immutable. */
 typedef struct pkv_codec pkv_codec;
 
-/* Fits centre and balance (docs/algorithm.md, 2.2).
+/* Fits centre and balance (docs/algorithm.md, 2.2), as the option fit says.
  *   keys     [h, n, d] the zone's keys; n = 0 gives mu = 0, s = 1
  *   queries  [hq, m, d] sample, hq = h * G; optional (NULL): s = 1
  *   values   [h, n, dv]; optional unless a value sketch is configured
@@ -248,11 +254,12 @@ PKV_API void pkv_index_destroy(pkv_index *index);
 
 /* Encodes t keys behind those of one sequence.
  *   keys    [h, t, d]
- *   values  [h, t, dv]; optional unless the codec has a sketch or norms; without values for any
- * token every tail but "drop" is refused by pkv_attend. pkv_index_append isolates bad keys
- * (docs/algorithm.md, 3.6); the _sync form obeys the option nonfinite of the config the codec was
- * made with: refuse names sequence, head, position. PKV_OUT_OF_RANGE: sequence.
- * PKV_RESOURCE_EXHAUSTED: does not fit (need and room named). */
+ *   values  [h, t, dv]; optional unless the codec has a sketch or norms; if any token came without
+ *           values, pkv_attend and pkv_step_run refuse every tail but "drop". With v_source =
+ *           k_prefix optional always: the keys have them
+ * pkv_index_append isolates bad keys (docs/algorithm.md, 3.6); the _sync form obeys the option
+ * nonfinite of the config the codec was made with: refuse names sequence, head, position.
+ * PKV_OUT_OF_RANGE: sequence. PKV_RESOURCE_EXHAUSTED: does not fit (need and room named). */
 PKV_API pkv_status pkv_index_append(pkv_index *index, pkv_stream *stream, int32_t sequence,
                                     const pkv_tensor *keys, const pkv_tensor *values);
 PKV_API pkv_status pkv_index_append_sync(pkv_index *index, pkv_stream *stream, int32_t sequence,
@@ -268,7 +275,7 @@ typedef struct pkv_index_stats {
   int64_t tokens;       /* held, all sequences */
   int64_t bad_keys;     /* isolated, all sequences and heads */
   int64_t device_bytes; /* held by the index */
-  double bytes_per_key; /* of the records, per token and KV head */
+  double bytes_per_key; /* of the records in canonical form, per token and KV head */
 } pkv_index_stats;
 PKV_API pkv_status pkv_index_stats_init(pkv_index_stats *stats, size_t struct_size);
 /* Waits for `stream`, so that the counts are those of all work enqueued on it. */
@@ -307,7 +314,7 @@ typedef struct pkv_plan pkv_plan;
 
 typedef struct pkv_plan_desc {
   uint32_t struct_size;
-  int32_t batch;            /* b, 1..65,535 entries of the batch */
+  int32_t batch;            /* b, 0..65,535 entries of the batch; default 1 */
   int32_t query_heads;      /* hq, a multiple of h, at most 128 h */
   int32_t owns_scratch;     /* 1: the plan allocates its scratch; then one call at a time */
   const int32_t *sequences; /* [b] different sequences of the index; NULL: 0..b-1. Copied. */
@@ -323,10 +330,11 @@ PKV_API void pkv_plan_destroy(pkv_plan *plan);
 PKV_API pkv_status pkv_plan_scratch_bytes(const pkv_plan *plan, int64_t *out);
 /* c: entries per row for pkv_hits.candidates and .estimates. */
 PKV_API pkv_status pkv_plan_candidates(const pkv_plan *plan, int64_t *out);
-/* JSON: shape, options, which backend and implementation runs each stage, scratch by name. */
+/* JSON: shape, options, which backend runs each stage, whether a step is fused, scratch by name. */
 PKV_API pkv_status pkv_plan_describe(const pkv_plan *plan, const char **out);
 
-/* Where pkv_retrieve writes, and what fetch and attend read. Device pointers. */
+/* Where pkv_retrieve and pkv_step_run write, and what fetch and attend read. Device pointers.
+ * "Optional" is of pkv_retrieve; for pkv_step_run all are. */
 typedef struct pkv_hits {
   uint32_t struct_size;
   uint32_t flags;      /* 0 */
@@ -363,8 +371,9 @@ PKV_API pkv_status pkv_rows_init(pkv_rows *rows, size_t struct_size);
 /* Copies the K and V rows of the hits, byte for byte, any dtype.
  *   source  keys [sequences, h, n, d], values [sequences, h, n, dv], positions counting from 0
  *   rows    keys [b, h, k, d], values [b, h, k, dv] of the source's dtypes; slots that are not in
- * use get 0 On host memory PKV_OUT_OF_RANGE names the slot and a position outside the source or the
- * sequence. */
+ *           use get 0
+ * On host memory it waits for the stream and looks at the positions: PKV_OUT_OF_RANGE names the
+ * slot and a position outside the source or the sequence. */
 PKV_API pkv_status pkv_fetch(const pkv_plan *plan, pkv_stream *stream, const pkv_rows *source,
                              const pkv_hits *hits, const pkv_rows *rows);
 
@@ -399,10 +408,11 @@ typedef struct pkv_step {
   int32_t dense_count; /* 0..PKV_ATTENTION_PARTS */
   pkv_tensor query;    /* [b, hq, d] */
   pkv_dense dense[PKV_ATTENTION_PARTS];
-  pkv_rows source; /* keys [sequences, h, n, d], values [sequences, h, n, dv]; n at least the
-                         * sequences' lengths; keys.ndim 0 if k = 0 */
-  const pkv_hits
-      *hits;         /* where to leave what was found; NULL, or any of its pointers: not wanted */
+  /* keys [sequences, h, n, d], values [sequences, h, n, dv]; n at least the sequences' lengths;
+   * keys.ndim 0 if k = 0 */
+  pkv_rows source;
+  /* Where to leave what was found; NULL, or any of its pointers: not wanted. */
+  const pkv_hits *hits;
   void *scratch;     /* as for pkv_retrieve */
   pkv_tensor output; /* [b, hq, dv] f32, f16 or bf16 */
   float *lse;        /* [b, hq] natural log-sum-exp, tail included; optional */
@@ -410,7 +420,8 @@ typedef struct pkv_step {
 PKV_API pkv_status pkv_step_init(pkv_step *step, size_t struct_size);
 
 /* pkv_retrieve, pkv_fetch from `source` and pkv_attend in one: the same result, and the fastest way
- * to it where the backend has one, since rows are read where they lie. */
+ * to it where the backend has one, since rows are read where they lie. PKV_OUT_OF_RANGE: the source
+ * holds fewer tokens than a sequence. */
 PKV_API pkv_status pkv_step_run(const pkv_plan *plan, pkv_stream *stream, const pkv_step *step);
 
 #ifdef __cplusplus

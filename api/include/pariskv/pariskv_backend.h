@@ -98,8 +98,8 @@ typedef struct pkv_batch {
 
 /* Which vectors the fit counts as queries. */
 enum {
-  PKV_FIT_QUERIES_HEADS = 1 /* each head's */,
-  PKV_FIT_QUERIES_SUM = 2 /* each group's sum */
+  PKV_FIT_QUERIES_HEADS = 1, /* each head's */
+  PKV_FIT_QUERIES_SUM = 2    /* each group's sum */
 };
 
 /* Stage fit (2.2; bounded): sums about a pivot, per KV head, over keys of one call. Overwrites. */
@@ -202,7 +202,8 @@ typedef struct pkv_rerank_args {
   float *sample_estimates; /* [b, hq, tail_samples] (6.4); NULL: not wanted */
 } pkv_rerank_args;
 
-/* Stage fetch (7; exact): copies rows, entry i from sequence sequences[i] of the source. */
+/* Stage fetch (7; exact): copies rows, entry i from sequence sequences[i] of the source. Takes no
+ * scratch: its scratch_bytes is 0. */
 typedef struct pkv_fetch_args {
   uint32_t struct_size;
   int32_t kv_heads;
@@ -310,7 +311,7 @@ typedef struct pkv_backend {
   uint32_t abi_major; /* PKV_BACKEND_ABI_MAJOR it was built with */
   uint32_t abi_minor;
   uint32_t build_flags;    /* PKV_BUILD_* */
-  uint32_t format_version; /* PKV_FORMAT_VERSION of core/format (docs/format.md) */
+  uint32_t format_version; /* kFormatVersion of core/format/records.h (docs/format.md) */
   int32_t score;           /* `auto` takes the usable backend with the highest */
   const char *name;        /* lower case, [a-z0-9_-]+, e.g. "cpu_ref" */
   const char *version;     /* of the backend, free text */
@@ -365,7 +366,8 @@ typedef struct pkv_backend {
   pkv_fetch_slots fetch;
   pkv_attend_slots attend;
 
-  /* Optional: NULL where a backend has nothing of the kind. */
+  /* Optional: NULL where a backend has nothing of the kind; of `step` all three or none. Used where
+   * its `supports` takes the step with attention and without. */
   pkv_step_slots step;
   /* Sets an option of an open device, for the calls that come. INVALID_ARGUMENT names the value and
    * what is accepted, an option that the backend lacks included. */
