@@ -89,11 +89,6 @@ absl::Status Retrieval::create_step() {
   CLI_ASSIGN_OR_RETURN(
       auto output, DeviceArray<float>::create(engine_, trace_.query_heads() * trace_.value_dim()));
   output_ = std::make_unique<DeviceArray<float>>(std::move(output));
-  for (const TraceTensor* source : {&trace_.keys, &trace_.values}) {
-    const int64_t bytes = trace_.kv_heads() * k_ * source->shape[2] * dtype_bytes(source->dtype);
-    CLI_ASSIGN_OR_RETURN(Memory memory, Memory::create(engine_, PKV_ALLOC_DEVICE, bytes));
-    rows_.push_back(std::move(memory));
-  }
   return absl::OkStatus();
 }
 
@@ -120,42 +115,24 @@ absl::Status Retrieval::run(int64_t query, const Regions& regions) {
   const int64_t local = regions.tokens - regions.zone_end;
   const TokenView local_keys(engine_, trace_.keys, regions.zone_end, local);
   const TokenView local_values(engine_, trace_.values, regions.zone_end, local);
-  const int64_t key_shape[] = {1, trace_.kv_heads(), k_, trace_.head_dim()};
-  const int64_t value_shape[] = {1, trace_.kv_heads(), k_, trace_.value_dim()};
   const int64_t output_shape[] = {1, trace_.query_heads(), trace_.value_dim()};
 
-  pkv_rows source;
-  pkv_rows rows;
-  pkv_attention attention;
-  CLI_RETURN_IF_ERROR(from_library(pkv_rows_init(&source, sizeof source), About::kOptions));
-  CLI_RETURN_IF_ERROR(from_library(pkv_rows_init(&rows, sizeof rows), About::kOptions));
-  CLI_RETURN_IF_ERROR(
-      from_library(pkv_attention_init(&attention, sizeof attention), About::kOptions));
-  source.keys = zone_keys.batch();
-  source.values = zone_values.batch();
-  rows.keys = engine_.tensor(PKV_ALLOC_DEVICE, rows_[0].data(), trace_.keys.dtype, key_shape);
-  rows.values = engine_.tensor(PKV_ALLOC_DEVICE, rows_[1].data(), trace_.values.dtype, value_shape);
-  attention.query = view.tensor();
-  attention.dense_count = 2;
-  attention.dense[0].rows.keys = sink_keys.batch();
-  attention.dense[0].rows.values = sink_values.batch();
-  attention.dense[1].rows.keys = local_keys.batch();
-  attention.dense[1].rows.values = local_values.batch();
-  attention.hits = &hits_->hits();
-  if (k_ > 0) attention.rows = rows;
-  attention.output =
-      engine_.tensor(PKV_ALLOC_DEVICE, output_->device(), PKV_DTYPE_F32, output_shape);
-
-  CLI_RETURN_IF_ERROR(from_library(
-      pkv_retrieve(plan_.get(), engine_.stream(), &view.tensor(), nullptr, &hits_->hits()),
-      About::kInput, trace_.path));
+  pkv_step step;
+  CLI_RETURN_IF_ERROR(from_library(pkv_step_init(&step, sizeof step), About::kOptions));
+  step.query = view.tensor();
+  step.dense_count = 2;
+  step.dense[0].rows.keys = sink_keys.batch();
+  step.dense[0].rows.values = sink_values.batch();
+  step.dense[1].rows.keys = local_keys.batch();
+  step.dense[1].rows.values = local_values.batch();
   if (k_ > 0) {
-    CLI_RETURN_IF_ERROR(
-        from_library(pkv_fetch(plan_.get(), engine_.stream(), &source, &hits_->hits(), &rows),
-                     About::kInput, trace_.path));
+    step.source.keys = zone_keys.batch();
+    step.source.values = zone_values.batch();
   }
-  CLI_RETURN_IF_ERROR(from_library(pkv_attend(plan_.get(), engine_.stream(), &attention),
-                                   About::kInput, trace_.path));
+  step.hits = &hits_->hits();
+  step.output = engine_.tensor(PKV_ALLOC_DEVICE, output_->device(), PKV_DTYPE_F32, output_shape);
+  CLI_RETURN_IF_ERROR(
+      from_library(pkv_step_run(plan_.get(), engine_.stream(), &step), About::kInput, trace_.path));
   return engine_.sync();
 }
 

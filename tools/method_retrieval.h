@@ -38,7 +38,7 @@ class Retrieval : public Method {
   absl::Status create_step();
   // Appends what the zone has gained since the last query.
   absl::Status grow(const Regions& regions);
-  // retrieve, fetch, attend; waits.
+  // A whole step; waits.
   absl::Status run(int64_t query, const Regions& regions);
 
   const Engine& engine_;
@@ -50,7 +50,6 @@ class Retrieval : public Method {
   Plan plan_;
   std::unique_ptr<Hits> hits_;
   std::unique_ptr<DeviceArray<float>> output_;
-  std::vector<Memory> rows_;  // K and V of the hits
   int64_t k_ = 0;
   int64_t indexed_ = 0;
   double bytes_per_key_ = 0;

@@ -1,6 +1,6 @@
 // A decoding step on a plan: retrieve, fetch, attend, or all in one. What each does is in
 // pariskv.h; the plan has checked everything that does not change from call to call. Nothing is
-// allocated, and nothing is waited for but where it says so.
+// allocated; only fetch, also as a part of a step, waits, and only on host memory.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-/* The short way of pariskv.h's head comment, call by call, on random keys of which one points where
+/* The short way of pariskv.h's head comment, its step in one call and call by call, on random keys of which one points where
  * the queries do: the best hit is known. */
 #include <math.h>
 #include <stdlib.h>
@@ -31,6 +31,7 @@ static float query_data[QUERY_HEADS * DIM];
 static float row_keys[HEADS * K * DIM];
 static float row_values[HEADS * K * DIM];
 static float output_data[QUERY_HEADS * DIM];
+static float step_output[QUERY_HEADS * DIM];
 
 /* The output must lie between the smallest and the largest value of each coordinate: an average. */
 static void check_output(void) {
@@ -64,6 +65,7 @@ void test_short_way(void) {
   int32_t positions[HEADS * K];
   int32_t counts[HEADS];
   float lse[QUERY_HEADS];
+  float step_lse[QUERY_HEADS];
   int64_t scratch_bytes = 0;
   int64_t c = 0;
   void *scratch = NULL;
@@ -81,6 +83,7 @@ void test_short_way(void) {
   pkv_rows source;
   pkv_rows rows;
   pkv_attention attention;
+  pkv_step step;
   pkv_tensor keys = view(keys_data, 3, key_shape);
   pkv_tensor values = view(values_data, 3, key_shape);
   pkv_tensor queries = view(query_data, 3, sample_shape);
@@ -144,6 +147,20 @@ void test_short_way(void) {
   attention.lse = lse;
   CHECK_OK(pkv_attend(plan, stream, &attention));
   CHECK_OK(pkv_stream_sync(stream));
+
+  /* The same in one call. */
+  CHECK_OK(pkv_step_init(&step, sizeof(step)));
+  step.query = query;
+  step.source = source;
+  step.scratch = scratch;
+  step.output = view(step_output, 3, query_shape);
+  step.lse = step_lse;
+  CHECK_OK(pkv_step_run(plan, stream, &step));
+  CHECK_OK(pkv_stream_sync(stream));
+  for (i = 0; i < QUERY_HEADS * DIM; ++i) {
+    CHECK(fabsf(step_output[i] - output_data[i]) <= 1e-5F * (1 + fabsf(output_data[i])));
+  }
+  for (i = 0; i < QUERY_HEADS; ++i) CHECK(fabsf(step_lse[i] - lse[i]) <= 1e-5F);
 
   for (head = 0; head < HEADS; ++head) {
     CHECK(counts[head] == K);
