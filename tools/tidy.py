@@ -8,6 +8,7 @@ would notice that a test does not run. `--lists` looks for that alone.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,8 @@ def sources():
     found = {}
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
         path = Path(entry["file"]).resolve().relative_to(ROOT).as_posix()
-        found[path] = Path(entry["directory"]) / entry["output"]
+        command = shlex.split(entry["command"])  # older CMakes leave out "output"
+        found[path] = Path(entry["directory"]) / command[command.index("-o") + 1]
     return found
 
 

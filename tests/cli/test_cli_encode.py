@@ -178,7 +178,7 @@ def test_the_summary_as_json_and_as_text(cli, tmp_path):
     assert summary.pop("seconds") > 0
     assert summary == {
         "output": str(output),
-        "backend": "cpu_ref",
+        "backend": "cpu",
         "n": 40,
         "kv_heads": 2,
         "head_dim": 64,

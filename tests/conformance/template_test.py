@@ -10,6 +10,7 @@ installed package, and runs the installed program on it.
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -31,7 +32,10 @@ def build_outside(build, cmake, work):
     shutil.copytree(HERE.parents[1] / "backends" / "template", source)
     for path in source.iterdir():
         path.write_text(path.read_text().replace("template", "mine"))
-    run(cmake, "-S", source, "-B", work / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    cache = (Path(build) / "CMakeCache.txt").read_text()
+    generator = re.search(r"^CMAKE_GENERATOR:INTERNAL=(.+)$", cache, re.MULTILINE)[1]
+    configured = ("-G", generator, f"-DCMAKE_PREFIX_PATH={prefix}")  # there may be no make
+    run(cmake, "-S", source, "-B", work / "build", *configured)
     run(cmake, "--build", work / "build")
     return prefix / "bin" / "pkv-conformance", work / "build" / "pariskv_backend_mine.so"
 
