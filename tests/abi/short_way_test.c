@@ -1,5 +1,5 @@
-/* The short way of pariskv.h's head comment, its step in one call and call by call, on random keys of which one points where
- * the queries do: the best hit is known. */
+/* The short way of pariskv.h's head comment, its step in one call and call by call, on random keys
+ * of which one points where the queries do: the best hit is known. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
