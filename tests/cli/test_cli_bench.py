@@ -303,3 +303,8 @@ def test_progress_is_for_terminals(cli):
     assert child.returncode == 130
     assert b"bench [" in seen and b"%" in seen
     assert out == ""
+
+
+def test_it_needs_no_arguments_no_files_and_no_gpu(cli):
+    lines = cli("bench").succeeds().out.splitlines()
+    assert {line.split()[0] for line in lines[2:]} >= {"step", "full_attention", "encode"}
