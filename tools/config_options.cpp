@@ -14,11 +14,6 @@ absl::StatusOr<Config> create_config(const std::string& profile) {
   return Config(config);
 }
 
-std::string with_dashes(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 std::string help_of(const OptionText& option) {
   std::string text =
       fmt::format("{}; {} (default {}", option.about, option.accepts, option.default_value);
@@ -27,6 +22,11 @@ std::string help_of(const OptionText& option) {
 }
 
 }  // namespace
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
 
 absl::StatusOr<std::vector<OptionText>> library_options() {
   int32_t count = 0;

@@ -54,6 +54,8 @@ class ConfigOptions {
 
 // A config of `profile` with these values.
 absl::StatusOr<Config> make_config(const std::string& profile, const OptionValues& values);
+// "value_norm" as on the command line: "value-norm".
+std::string with_dashes(std::string name);
 absl::StatusOr<std::string> config_value(const pkv_config* config, const char* name);
 
 // A dimension that came from a file; `source` is the file's name.

@@ -34,11 +34,6 @@ absl::Status take_methods(const std::string& text, std::vector<std::string>& met
   return absl::OkStatus();
 }
 
-std::string with_dashes(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 // Nothing that was asked for goes without effect.
 absl::Status check_used(const EvalOptions& options) {
   if (has_method(options, "default")) return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include "backends/cpu/check.h"
 #include "backends/cpu/select.h"
 #include "backends/cpu/tensor.h"
+#include "core/format/candidates.h"
 #include "core/format/records.h"
 #include "pariskv/pariskv_backend.hpp"
 
@@ -75,7 +76,7 @@ pkv_status check_select(const pkv_host* host, const pkv_select_args& args) {
   status = check_range(host, "k", args.rule.k, 0, format::kMaxK);
   if (status != PKV_OK) return status;
   return check_range(host, "candidates_stride", args.candidates_stride,
-                     largest_count(args.rule, args.batch.max_length), INT64_MAX);
+                     format::largest_candidate_count(args.rule, args.batch.max_length), INT64_MAX);
 }
 
 pkv_status check_rerank(const pkv_host* host, const pkv_rerank_args& args) {

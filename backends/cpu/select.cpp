@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "backends/cpu/isa.h"
-#include "core/format/candidates.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/select.cpp"
@@ -239,16 +238,6 @@ int64_t sample_rank(int64_t wanted, int64_t n, int64_t sampled) {
   const double expected =
       static_cast<double>(wanted) * static_cast<double>(sampled) / static_cast<double>(n);
   return static_cast<int64_t>(expected + 5.0 * std::sqrt(expected) + 4.0);
-}
-
-int64_t largest_count(const pkv_candidate_rule& rule, int64_t max_length) {
-  // C grows with n only between two steps of the schedule, so it is largest at one of the ends.
-  int64_t largest = format::candidate_count(rule, max_length);
-  for (int32_t step = 0; step < rule.steps; ++step) {
-    if (rule.below[step] > max_length || rule.below[step] < 1) continue;
-    largest = std::max(largest, format::candidate_count(rule, rule.below[step] - 1));
-  }
-  return largest;
 }
 
 void keep_best(Survivors& survivors) {

@@ -50,7 +50,4 @@ float bound_of_rank(const Isa& isa, const float* values, int64_t count, int64_t 
 // likely reach: neighbours resemble each other, so the margin is wide. A miss costs a second scan.
 int64_t sample_rank(int64_t wanted, int64_t n, int64_t sampled);
 
-// C of section 5, the largest for any n up to max_length.
-int64_t largest_count(const pkv_candidate_rule& rule, int64_t max_length);
-
 }  // namespace pkv::cpu

@@ -18,7 +18,7 @@ constexpr float kNoGuess = -std::numeric_limits<float>::infinity();
 
 Survivors take(Scratch& scratch, const Isa& isa, const pkv_select_args& args) {
   const int64_t n = args.batch.max_length;
-  return take_survivors(scratch, isa, n, largest_count(args.rule, n));
+  return take_survivors(scratch, isa, n, format::largest_candidate_count(args.rule, n));
 }
 
 int64_t bytes_each(const Isa& isa, const pkv_select_args& args) {

@@ -1,4 +1,5 @@
 #include "backends/cpu/step_pieces.h"
+#include "core/format/candidates.h"
 
 #include <algorithm>
 #include <limits>
@@ -46,7 +47,7 @@ bool gather_pieces(const StepRow& row, const SharedRow& shared, const Cut& cut,
 Cut cut_of(const pkv_step_args& args, int64_t workers) {
   const pkv_batch& batch = args.vote.batch;
   const int64_t rows = int64_t{batch.batch} * args.vote.codec.geometry->kv_heads;
-  const int64_t wanted = largest_count(args.select.rule, batch.max_length);
+  const int64_t wanted = format::largest_candidate_count(args.select.rule, batch.max_length);
   if (rows == 0 || rows >= 2 * workers || wanted == 0) return {1, 0};
   const int64_t pieces =
       std::min({(2 * workers + rows - 1) / rows, kMostPieces, batch.max_length / kPieceAtLeast});

@@ -61,7 +61,8 @@ StepRoom take_step_room(Scratch& scratch, const Isa& isa, const pkv_step_args& a
   const int64_t longest = a.select.batch.max_length;
   room.query = take_row_query(scratch, *a.vote.codec.geometry, a.vote.query_heads);
   room.tables = take_vote_tables(scratch, a.vote);
-  room.survivors = take_survivors(scratch, isa, longest, largest_count(a.select.rule, longest));
+  room.survivors = take_survivors(scratch, isa, longest,
+                                  format::largest_candidate_count(a.select.rule, longest));
   room.rerank = take_rerank_room(scratch, isa, a.rerank);
   room.places = scratch.take<int32_t>(a.rerank.k);
   if (!has_attention(a)) return room;

@@ -14,17 +14,6 @@
 namespace pkv::cpu_ref {
 namespace {
 
-// The largest C of any n up to max_length: C grows with n only between two steps of the schedule,
-// so it is one of the ends.
-int64_t largest_count(const pkv_candidate_rule& rule, int64_t max_length) {
-  int64_t largest = format::candidate_count(rule, max_length);
-  for (int32_t step = 0; step < rule.steps; ++step) {
-    if (rule.below[step] > max_length || rule.below[step] < 1) continue;
-    largest = std::max(largest, format::candidate_count(rule, rule.below[step] - 1));
-  }
-  return largest;
-}
-
 pkv_status supports(pkv_backend_device* device, const pkv_select_args* args) {
   const pkv_host* host = device->host;
   pkv_status status =
@@ -35,7 +24,8 @@ pkv_status supports(pkv_backend_device* device, const pkv_select_args* args) {
   status = check_range(host, "k", args->rule.k, 0, format::kMaxK);
   if (status != PKV_OK) return status;
   return check_range(host, "candidates_stride", args->candidates_stride,
-                     largest_count(args->rule, args->batch.max_length), INT64_MAX);
+                     format::largest_candidate_count(args->rule, args->batch.max_length),
+                     INT64_MAX);
 }
 
 pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_select_args* args,

@@ -36,6 +36,19 @@ PKV_HD constexpr int64_t candidate_count(const Rule& rule, int64_t n) {
   return wanted < n ? wanted : n;
 }
 
+// The largest C of any n up to max_length: C grows with n only between two steps of the schedule,
+// so it is largest at one of the ends.
+PKV_HD constexpr int64_t largest_candidate_count(const pkv_candidate_rule& rule,
+                                                 int64_t max_length) {
+  int64_t largest = candidate_count(rule, max_length);
+  for (int32_t step = 0; step < rule.steps; ++step) {
+    if (rule.below[step] > max_length || rule.below[step] < 1) continue;
+    const int64_t count = candidate_count(rule, rule.below[step] - 1);
+    if (count > largest) largest = count;
+  }
+  return largest;
+}
+
 // A share in (0, 1] as ppm: rint(share * 10^6), ties to even, at least 1.
 PKV_HD constexpr int64_t share_ppm(double share) {
   const double exact = share * 1e6;

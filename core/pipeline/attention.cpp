@@ -20,18 +20,22 @@ absl::Status set_hits(const Plan& plan, const pkv_hits* hits, pkv_attend_args& a
     return absl::OkStatus();
   }
   PKV_RETURN_IF_ERROR(check_range("hits.flags", hits->flags, 0, 0));
-  args.positions = hits->positions;
-  args.counts = hits->counts;
-  args.candidates = hits->candidates;
-  args.candidate_counts = hits->candidate_counts;
-  args.estimates = hits->estimates;
-  args.rest_lse = hits->rest_lse;
-  args.sample_estimates = hits->sample_estimates;
+  read_hits(*hits, args);
   if (args.tail != PKV_TAIL_DROP) PKV_RETURN_IF_ERROR(check_tail_values(plan));
   return check_attend_hits(args);
 }
 
 }  // namespace
+
+void read_hits(const pkv_hits& hits, pkv_attend_args& args) {
+  args.positions = hits.positions;
+  args.counts = hits.counts;
+  args.candidates = hits.candidates;
+  args.candidate_counts = hits.candidate_counts;
+  args.estimates = hits.estimates;
+  args.rest_lse = hits.rest_lse;
+  args.sample_estimates = hits.sample_estimates;
+}
 
 absl::Status attend_in(const Plan& plan, const Stream& stream, const pkv_attention& attention,
                        const pkv_hits* hits, void* memory) {

@@ -136,10 +136,15 @@ absl::Status check_lengths(std::span<const int64_t> lengths, int64_t max_length)
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> rows_of(std::span<const int32_t> sequences, int32_t kv_heads) {
+int64_t sequences_up_to_last(std::span<const int32_t> sequences) {
   int64_t last = -1;
   for (const int32_t sequence : sequences) last = std::max(last, int64_t{sequence});
-  return checked_product("rows", {{"sequences", last + 1}, {"kv_heads", kv_heads}});
+  return last + 1;
+}
+
+absl::StatusOr<int64_t> rows_of(std::span<const int32_t> sequences, int32_t kv_heads) {
+  return checked_product("rows",
+                         {{"sequences", sequences_up_to_last(sequences)}, {"kv_heads", kv_heads}});
 }
 
 absl::StatusOr<BatchNumbers> check_batch(const Stream& stream, const pkv_batch& batch,

@@ -73,6 +73,8 @@ absl::StatusOr<BatchNumbers> check_batch(const Stream& stream, const pkv_batch& 
 // What entries say about sequences >= 0. `capacity`: tokens of a row of the store.
 absl::Status check_sequences(std::span<const int32_t> sequences);
 absl::Status check_lengths(std::span<const int64_t> lengths, int64_t max_length);
+// How many sequences there must be for the highest of these to be one; 0 for none.
+int64_t sequences_up_to_last(std::span<const int32_t> sequences);
 absl::StatusOr<int64_t> rows_of(std::span<const int32_t> sequences, int32_t kv_heads);
 
 }  // namespace pkv

@@ -129,11 +129,8 @@ absl::Status stage_fetch_sync(const Stream& stream, pkv_fetch_args args) {
   PKV_RETURN_IF_ERROR(check_range("k", args.k, 0, format::kMaxK));
   PKV_ASSIGN_OR_RETURN(const BatchNumbers batch,
                        check_batch(stream, args.batch, args.kv_heads, Sequences::kRead));
-  int64_t sequences = 0;
-  for (const int32_t sequence : batch.sequences) {
-    sequences = std::max(sequences, int64_t{sequence} + 1);
-  }
-  const CopyShape shape = {args.batch.batch, args.kv_heads, args.k, sequences};
+  const CopyShape shape = {args.batch.batch, args.kv_heads, args.k,
+                           sequences_up_to_last(batch.sequences)};
   PKV_ASSIGN_OR_RETURN(const auto keys,
                        check_copy(device, "keys", args.source_keys, args.keys, shape, 0));
   PKV_ASSIGN_OR_RETURN(const auto values,
@@ -162,11 +159,7 @@ absl::Status fetch(const Plan& plan, const Stream& stream, const pkv_rows& sourc
   const Device& device = plan.device();
   const pkv_geometry& g = plan.geometry();
   const int32_t k = plan.options().k;
-  int64_t sequences = 0;
-  for (const int32_t sequence : plan.sequences()) {
-    sequences = std::max(sequences, int64_t{sequence} + 1);
-  }
-  const CopyShape shape = {plan.batch(), g.kv_heads, k, sequences};
+  const CopyShape shape = {plan.batch(), g.kv_heads, k, sequences_up_to_last(plan.sequences())};
   PKV_ASSIGN_OR_RETURN(const auto keys,
                        check_copy(device, "keys", source.keys, rows.keys, shape, g.head_dim));
   if (g.v_source == PKV_V_SOURCE_NONE && is_present(source.values)) {

@@ -24,15 +24,6 @@ absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
   return check_pointer("hits.sample_estimates", hits.sample_estimates, heads);
 }
 
-// The caller's memory, or scratch where the caller has none.
-pkv_hits with_scratch(const Plan& plan, void* memory, pkv_hits hits) {
-  const ScratchLedger& ledger = plan.retrieve_scratch();
-  ledger.supply(memory, Piece::kScores, hits.scores);
-  ledger.supply(memory, Piece::kCandidates, hits.candidates);
-  ledger.supply(memory, Piece::kCandidateCounts, hits.candidate_counts);
-  return hits;
-}
-
 void set_outputs(const pkv_hits& out, pkv_select_args& select, pkv_rerank_args& rerank) {
   select.candidates = out.candidates;
   select.candidate_counts = out.candidate_counts;
@@ -86,6 +77,18 @@ absl::Status run_fused(const Plan& plan, const Stream& stream, const pkv_tensor&
 
 }  // namespace
 
+pkv_hits with_scratch(const ScratchLedger& ledger, void* memory, pkv_hits hits) {
+  ledger.supply(memory, Piece::kPositions, hits.positions);
+  ledger.supply(memory, Piece::kScores, hits.scores);
+  ledger.supply(memory, Piece::kCounts, hits.counts);
+  ledger.supply(memory, Piece::kCandidates, hits.candidates);
+  ledger.supply(memory, Piece::kCandidateCounts, hits.candidate_counts);
+  ledger.supply(memory, Piece::kEstimates, hits.estimates);
+  ledger.supply(memory, Piece::kRestLse, hits.rest_lse);
+  ledger.supply(memory, Piece::kSampleEstimates, hits.sample_estimates);
+  return hits;
+}
+
 pkv_step_args fused_args(const Plan& plan, const pkv_tensor& query, const int64_t* lengths,
                          const pkv_hits& out) {
   pkv_step_args args = plan.step_args();
@@ -106,7 +109,7 @@ absl::Status retrieve_in(const Plan& plan, const Stream& stream, const pkv_tenso
   PKV_RETURN_IF_ERROR(check_hits(plan, hits));
   PKV_RETURN_IF_ERROR(plan.check_lengths());
   if (plan.batch() == 0) return absl::OkStatus();
-  const pkv_hits out = with_scratch(plan, memory, hits);
+  const pkv_hits out = with_scratch(plan.retrieve_scratch(), memory, hits);
   return plan.is_fused() ? run_fused(plan, stream, view.tensor(), memory, out)
                          : run_stages(plan, stream, view.tensor(), memory, out);
 }

@@ -1,5 +1,4 @@
 // Stage select: the candidates. docs/algorithm.md, section 5.
-#include <algorithm>
 
 #include "core/base/checked.h"
 #include "core/base/text.h"
@@ -22,7 +21,8 @@ absl::Status check_memory(const pkv_select_args& a) {
                                                  {"bytes", int64_t{sizeof(float)}}}));
   PKV_RETURN_IF_ERROR(check_pointer("votes", a.votes, batch.max_length == 0 ? 0 : votes));
   PKV_RETURN_IF_ERROR(check_range("candidates_stride", a.candidates_stride,
-                                  most_candidates(a.rule, batch.max_length), INT64_MAX));
+                                  format::largest_candidate_count(a.rule, batch.max_length),
+                                  INT64_MAX));
   PKV_ASSIGN_OR_RETURN(const int64_t candidates,
                        checked_product("candidates", {{"batch", batch.batch},
                                                       {"kv_heads", a.kv_heads},
@@ -47,15 +47,6 @@ absl::Status check_candidate_rule(const pkv_candidate_rule& rule) {
     previous = rule.below[step];
   }
   return absl::OkStatus();
-}
-
-int64_t most_candidates(const pkv_candidate_rule& rule, int64_t max_length) {
-  int64_t most = format::candidate_count(rule, max_length);
-  for (int32_t step = 0; step < rule.steps; ++step) {
-    if (rule.below[step] > max_length) break;
-    most = std::max(most, format::candidate_count(rule, rule.below[step] - 1));
-  }
-  return most;
 }
 
 absl::Status stage_select_sync(const Stream& stream, pkv_select_args args) {

@@ -22,8 +22,5 @@ absl::Status stage_attend_sync(const Stream& stream, pkv_attend_args args);
 
 // The rule's steps ascend and end at INT64_MAX, its shares and k lie within their ranges.
 absl::Status check_candidate_rule(const pkv_candidate_rule& rule);
-// The largest C of any row of at most max_length keys (5): C may fall where a step begins, so the
-// longest row need not have the most.
-int64_t most_candidates(const pkv_candidate_rule& rule, int64_t max_length);
 
 }  // namespace pkv

@@ -15,29 +15,12 @@
 namespace pkv {
 namespace {
 
-// The caller's memory, or scratch where the caller has none.
-pkv_hits with_scratch(const Plan& plan, void* memory, pkv_hits hits) {
-  const ScratchLedger& ledger = plan.step_scratch();
-  ledger.supply(memory, Piece::kPositions, hits.positions);
-  ledger.supply(memory, Piece::kScores, hits.scores);
-  ledger.supply(memory, Piece::kCounts, hits.counts);
-  ledger.supply(memory, Piece::kCandidates, hits.candidates);
-  ledger.supply(memory, Piece::kCandidateCounts, hits.candidate_counts);
-  ledger.supply(memory, Piece::kEstimates, hits.estimates);
-  ledger.supply(memory, Piece::kRestLse, hits.rest_lse);
-  ledger.supply(memory, Piece::kSampleEstimates, hits.sample_estimates);
-  return hits;
-}
-
 // K and V of the zone, [sequences, h, n, d]: every sequence of the plan, as long as its index.
 absl::Status check_source(const Plan& plan, const pkv_rows& source, KeysValues& out) {
-  int64_t sequences = 0;
-  for (const int32_t sequence : plan.sequences()) {
-    sequences = std::max(sequences, int64_t{sequence} + 1);
-  }
-  PKV_RETURN_IF_ERROR(check_keys_values(plan.device(), "source", source.keys, source.values,
-                                        at_least("sequences", sequences), plan.geometry(),
-                                        at_least("n", 0), out));
+  PKV_RETURN_IF_ERROR(
+      check_keys_values(plan.device(), "source", source.keys, source.values,
+                        at_least("sequences", sequences_up_to_last(plan.sequences())),
+                        plan.geometry(), at_least("n", 0), out));
   for (const int32_t sequence : plan.sequences()) {
     const int64_t length = plan.index().length(sequence);
     if (out.tokens() >= length) continue;
@@ -58,13 +41,7 @@ absl::Status run_fused(const Plan& plan, const Stream& stream, DenseAttention& d
                        plan.lengths(stream, ledger.get<int64_t>(memory, Piece::kLengths)));
   pkv_step_args args = fused_args(plan, query, lengths, out);
   args.attend = dense.args;
-  args.attend.positions = out.positions;
-  args.attend.counts = out.counts;
-  args.attend.candidates = out.candidates;
-  args.attend.candidate_counts = out.candidate_counts;
-  args.attend.estimates = out.estimates;
-  args.attend.rest_lse = out.rest_lse;
-  args.attend.sample_estimates = out.sample_estimates;
+  read_hits(out, args.attend);
   args.fetch.positions = out.positions;
   args.attend.batch.lengths = args.fetch.batch.lengths = lengths;
   if (source.keys) {
@@ -148,7 +125,7 @@ absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step,
   PKV_ASSIGN_OR_RETURN(void* memory, plan.scratch(step.scratch));
   PKV_ASSIGN_OR_RETURN(const Plan::Busy busy, Plan::Busy::enter(plan));
   if (plan.batch() == 0) return absl::OkStatus();
-  const pkv_hits out = with_scratch(plan, plan.step_memory(memory), hits);
+  const pkv_hits out = with_scratch(plan.step_scratch(), plan.step_memory(memory), hits);
   if (!plan.is_fused()) return run_parts(plan, stream, step, source, out, memory);
   return run_fused(plan, stream, dense, dense.args.queries, source, out, memory);
 }

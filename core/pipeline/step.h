@@ -32,6 +32,12 @@ absl::Status retrieve_in(const Plan& plan, const Stream& stream, const pkv_tenso
 absl::Status attend_in(const Plan& plan, const Stream& stream, const pkv_attention& attention,
                        const pkv_hits* hits, void* memory);
 
+// The caller's memory; where the caller has none, the piece that the ledger books, if it does.
+// retrieve.cpp
+pkv_hits with_scratch(const ScratchLedger& ledger, void* memory, pkv_hits hits);
+// Hits as what attend reads. attention.cpp
+void read_hits(const pkv_hits& hits, pkv_attend_args& args);
+
 // For a backend's fused step: all that leads to `out`, which has room for everything. retrieve.cpp
 pkv_step_args fused_args(const Plan& plan, const pkv_tensor& query, const int64_t* lengths,
                          const pkv_hits& out);

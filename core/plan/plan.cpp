@@ -10,10 +10,10 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/format/candidates.h"
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/run_stage.h"
-#include "core/pipeline/stages.h"
 #include "core/runtime/json_writer.h"
 
 namespace pkv {
@@ -96,7 +96,7 @@ absl::Status Plan::set_shape(const pkv_plan_desc& desc) {
   owns_scratch_ = desc.owns_scratch != 0;
   max_tokens_ = desc.max_tokens == 0 ? index_->capacity() : desc.max_tokens;
   votes_stride_ = (max_tokens_ + kVotesStep - 1) / kVotesStep * kVotesStep;
-  candidates_ = most_candidates(options_.rule, max_tokens_);
+  candidates_ = format::largest_candidate_count(options_.rule, max_tokens_);
   return absl::OkStatus();
 }
 

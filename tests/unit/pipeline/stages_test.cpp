@@ -212,10 +212,10 @@ TEST_CASE("stage select: arguments") {
 TEST_CASE("stage select: room for the longest row is not enough where a step drops") {
   const pkv_candidate_rule rule = format::candidate_rule(format::kDefaultSchedule, 10);
   CHECK(format::candidate_count(rule, 40000) == 800);
-  CHECK(most_candidates(rule, 40000) == 1639);
-  CHECK(most_candidates(rule, 32767) == 1639);
-  CHECK(most_candidates(rule, 100) == 10);
-  CHECK(most_candidates(rule, 0) == 0);
+  CHECK(format::largest_candidate_count(rule, 40000) == 1639);
+  CHECK(format::largest_candidate_count(rule, 32767) == 1639);
+  CHECK(format::largest_candidate_count(rule, 100) == 10);
+  CHECK(format::largest_candidate_count(rule, 0) == 0);
 }
 
 TEST_CASE("stage rerank: arguments") {
