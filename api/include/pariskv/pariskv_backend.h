@@ -65,29 +65,52 @@ typedef struct pkv_backend_device_info {
   char name[128];       /* e.g. the model of the processor */
 } pkv_backend_device_info;
 
-/* Fitted parameters of one codec; docs/algorithm.md, section 2. Unused ones are NULL. */
+/* Fitted parameters of one codec, or of several that share a geometry: entry i of the batch has set
+ * set_of[i]. docs/algorithm.md, section 2. Unused arrays are NULL. */
 typedef struct pkv_codec_params {
   const pkv_geometry *geometry; /* host */
-  const float *center;          /* [h, d] mu */
-  const float *balance;         /* [h, d] s */
-  const float *inv_balance;     /* [h, d] r */
+  const float *center;          /* [sets, h, d] mu */
+  const float *balance;         /* [sets, h, d] s */
+  const float *inv_balance;     /* [sets, h, d] r */
   const float *signs_1;         /* [d] +1 or -1 */
   const float *signs_2;         /* [d] */
-  const float *value_center;    /* [h, dv] sketch only */
+  const float *value_center;    /* [sets, h, dv] sketch only */
   const float *value_signs_1;   /* [dv] sketch only */
   const float *value_signs_2;   /* [dv] sketch only */
+  const int32_t *set_of;        /* [b]; NULL: set 0 for every entry */
 } pkv_codec_params;
 
-/* Where records live. Row r = sequence * kv_heads + head occupies row_bytes bytes from
- * base + r * row_bytes in the backend's own layout (slot store_row_bytes). */
+/* Where records live, in the backend's own layout.
+ *  - In one piece per row (pages NULL): row r = sequence * kv_heads + head occupies row_bytes bytes
+ *    from base + r * row_bytes.
+ *  - In pages (base NULL): positions p * capacity .. (p + 1) * capacity - 1 of sequence s lie in
+ *    the page pages[s * pages_stride + p], which holds kv_heads rows of row_bytes bytes each, laid
+ *    out as rows of `capacity` tokens. Several entries of the table may name one page; encode
+ *    writes only to pages that no other sequence names. Entries behind the last position are not
+ *    read. */
 typedef struct pkv_store {
-  void *base;        /* aligned to 256 */
-  int64_t row_bytes; /* multiple of 256 */
-  int64_t capacity;  /* tokens per row that row_bytes was computed for */
+  void *base;         /* aligned to 256 */
+  int64_t row_bytes;  /* multiple of 256, as store_row_bytes says for `capacity` */
+  int64_t capacity;   /* tokens per row, or per page: then a multiple of 64 and of sketch_stride */
+  void *const *pages; /* [sequences, pages_stride], each aligned to 256; NULL: not in pages */
+  int64_t pages_stride;
 } pkv_store;
 
+/* Vectors of tokens in pages of page_tokens: that of position p, KV head g, of sequence s begins at
+ * (char *)table[s * table_stride + p / page_tokens] + offset + g * head_bytes
+ * + (p % page_tokens) * token_bytes. Strides may be negative. */
+typedef struct pkv_pages {
+  const void *const *table; /* NULL: not in pages */
+  int64_t table_stride;
+  int64_t page_tokens; /* >= 1 */
+  int64_t head_bytes;
+  int64_t token_bytes;
+  int64_t offset;
+} pkv_pages;
+
 /* Which sequences a call is about: entry i of the batch is sequence sequences[i] with
- * lengths[i] indexed keys. */
+ * lengths[i] indexed keys. Entries may name one sequence several times, with equal lengths or not:
+ * several query tokens. */
 typedef struct pkv_batch {
   int32_t batch; /* b >= 0 */
   int32_t reserved;
@@ -186,7 +209,9 @@ typedef struct pkv_rerank_args {
   int32_t tail_samples;
   int32_t weigh_norms; /* 1: scores carry + ln of the value norm (6.2) */
   float scale;
-  double share; /* adaptive k (6.3); 0 = off */
+  double share;   /* adaptive k (6.3); 0 = off */
+  float soft_cap; /* logits become soft_cap * tanh(logit / soft_cap) (8.1); 0: they stay */
+  int32_t reserved;
   pkv_codec_params codec;
   pkv_batch batch;
   pkv_tensor queries; /* [b, hq, d] */
@@ -210,6 +235,8 @@ typedef struct pkv_fetch_args {
   pkv_batch batch;
   pkv_tensor source_keys;   /* [sequences, h, n, d] any dtype; ndim 0: no keys wanted */
   pkv_tensor source_values; /* [sequences, h, n, dv]; ndim 0: none */
+  pkv_pages key_pages;      /* in pages: source_keys says shape and dtype, its data is NULL */
+  pkv_pages value_pages;
   const int32_t *positions; /* [b * h, k]; -1 writes zero bytes */
   int32_t k;
   int32_t reserved;
@@ -217,11 +244,16 @@ typedef struct pkv_fetch_args {
   pkv_tensor values; /* [b, h, k, dv] */
 } pkv_fetch_args;
 
-/* K/V attended in full: the first lengths[i] of t tokens. */
+/* K/V attended in full: the first lengths[i] of t tokens. In pages, the tokens at positions
+ * starts[i] .. starts[i] + lengths[i] - 1 of sequence batch.sequences[i], lengths[i] <= t; `keys`
+ * and `values` then say shape and dtype, their data is NULL. */
 typedef struct pkv_part {
   pkv_tensor keys;        /* [b, h, t, d] */
   pkv_tensor values;      /* [b, h, t, dv] */
   const int64_t *lengths; /* [b]; NULL: t for all */
+  const int64_t *starts;  /* [b] in pages only; NULL: 0 for all */
+  pkv_pages key_pages;
+  pkv_pages value_pages;
 } pkv_part;
 
 /* Stage attend (8; bounded). */
@@ -231,9 +263,10 @@ typedef struct pkv_attend_args {
   int32_t tail;       /* PKV_TAIL_* */
   int32_t part_count; /* 0..PKV_MAX_PARTS */
   float scale;
-  int32_t k;            /* slots per row of fetched K/V; 0: none */
-  int32_t tail_samples; /* T of 6.4; sampled and sketch only */
-  int32_t reserved;
+  int32_t k;                /* slots per row of fetched K/V; 0: none */
+  int32_t tail_samples;     /* T of 6.4; sampled and sketch only */
+  float soft_cap;           /* as in rerank; 0: none */
+  const float *sink_logits; /* [hq] joins the softmax's sum with a value of 0 (8.1); NULL: none */
   pkv_codec_params codec;
   pkv_batch batch;
   pkv_tensor queries; /* [b, hq, d] */
