@@ -296,6 +296,7 @@ Attention Step::attend(uint8_t fill, const AttendInput& input) const {
   const int64_t heads = input.batch.size() * input.query_heads;
   attention.output = session.out("output", output);
   attention.lse = session.out<float>("lse", heads);
+  attention.sink_logits = session.in("sink_logits", input.sink_logits);
   session.finish("pkv_attend", passed(pkv_attend(plan_.get(), place_.stream(), &attention)));
   return {session.read("output", attention.output, output), session.read(attention.lse, heads)};
 }
