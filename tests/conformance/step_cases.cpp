@@ -159,6 +159,10 @@ void check_step(const Bench& bench, const Setup& setup, const Options& options,
     return run_attend(place, fill, world.codec(), world.zone(), input);
   });
   judge_attention(world.codec(), world.zone(), input, expected, got);
+  // All in one call: the same hits, so the same attention.
+  const Attention whole =
+      bench.result([&](const Place&, uint8_t fill) { return step.run(fill, input); });
+  judge_attention(world.codec(), world.zone(), input, expected, whole);
 }
 
 void add(Cases& cases, const char* family, const Setup& setup, const Options& options) {
