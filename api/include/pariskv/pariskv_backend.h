@@ -91,7 +91,8 @@ typedef struct pkv_codec_params {
 typedef struct pkv_store {
   void *base;         /* aligned to 256 */
   int64_t row_bytes;  /* multiple of 256, as store_row_bytes says for `capacity` */
-  int64_t capacity;   /* tokens per row, or per page: then a multiple of 64 and of sketch_stride */
+  int64_t capacity;   /* tokens per row, or per page: then a power of two from 64 on, and a multiple
+                       * of sketch_stride */
   void *const *pages; /* [sequences, pages_stride], each aligned to 256; NULL: not in pages */
   int64_t pages_stride;
 } pkv_store;
@@ -102,7 +103,7 @@ typedef struct pkv_store {
 typedef struct pkv_pages {
   const void *const *table; /* NULL: not in pages */
   int64_t table_stride;
-  int64_t page_tokens; /* >= 1 */
+  int64_t page_tokens; /* 1 .. 2^31 - 1 */
   int64_t head_bytes;
   int64_t token_bytes;
   int64_t offset;
