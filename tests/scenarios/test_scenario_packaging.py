@@ -53,15 +53,15 @@ def test_wide_instructions_stand_in_kernels_alone(cli):
 
 
 @pytest.mark.parametrize(
-    "machine, backend", [("qemu64", "cpu_ref"), ("Nehalem", "cpu_ref"), ("Westmere", "cpu")]
+    "processor, backend", [("qemu64", "cpu_ref"), ("Nehalem", "cpu_ref"), ("Westmere", "cpu")]
 )
-def test_programs_run_without_avx(cli, machine, backend):
+def test_programs_run_without_avx(cli, processor, backend):
     """qemu64: x86-64 as it first was. Westmere: SSE4.2 and AES, which the sse4 kernels ask for."""
     if shutil.which("qemu-x86_64") is None:
         pytest.skip("qemu-x86_64 is not installed")
 
     def run(*command):
-        emulated = ["qemu-x86_64", "-cpu", machine, *map(str, command)]
+        emulated = ["qemu-x86_64", "-cpu", processor, *map(str, command)]
         return subprocess.run(emulated, capture_output=True, text=True, check=True).stdout
 
     assert "cpu_ref" in run(cli.path, "info")
