@@ -187,6 +187,7 @@ Attention Step::attend(uint8_t fill, const AttendInput& input) const {
   const AttentionOut out(session, fill, input, world_.codec().dv());
   attention.output = out.output;
   attention.lse = out.lse;
+  attention.sink_logits = session.in("sink_logits", input.sink_logits);
   session.finish("pkv_attend", passed(pkv_attend(plan_.get(), place_.stream(), &attention)));
   return out.read(session);
 }
@@ -211,6 +212,7 @@ Whole Step::run(uint8_t fill, const FetchInput& source, const AttendInput& input
   const AttentionOut out(session, fill, input, world_.codec().dv());
   step.output = out.output;
   step.lse = out.lse;
+  step.sink_logits = session.in("sink_logits", input.sink_logits);
   session.finish("pkv_step_run", passed(pkv_step_run(plan_.get(), place_.stream(), &step)));
   return {wants_hits ? read_hits(session, hits) : Retrieved(), out.read(session)};
 }

@@ -17,6 +17,8 @@ void add(Cases& cases, const char* family, const Setup& setup, const Options& op
   const int32_t samples = options.step.tail_samples;
   if (samples != StepOptions().tail_samples) text += fmt::format("_samples{}", samples);
   if (options.ppm != Options().ppm) text += fmt::format("_ppm{}", options.ppm);
+  if (options.soft_cap != 0.0F) text += fmt::format("_cap{}", options.soft_cap);
+  if (options.has_sinks) text += "_sinks";
   if (options.share > 0.0) text += fmt::format("_share{}", options.share);
   if (options.rank == PKV_RANK_MEAN) text += "_mean";
   if (options.vote_group == PKV_VOTE_GROUP_HEADS) text += "_heads";
@@ -117,6 +119,18 @@ void add_step_cases(Cases& cases) {
     }
   }
   add_sampled(cases);
+  for (const float cap : {0.5F, 20.0F}) {
+    Options options = with_tail(PKV_TAIL_SAMPLED, 8);
+    options.soft_cap = cap;
+    add(cases, "sampled", sampled_setup(200), options);
+    options.has_sinks = true;
+    add(cases, "sampled", sampled_setup(200), options);
+    options = paper();
+    options.soft_cap = cap;
+    options.has_sinks = true;
+    add(cases, "paper", {.d = 64, .h = 2, .G = 3, .b = 3, .n = 120, .vote = PKV_VOTE_TIER},
+        options);
+  }
   add(cases, "default",
       {.d = 64,
        .h = 2,

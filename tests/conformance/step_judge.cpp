@@ -14,6 +14,9 @@ StepOptions step_options(const StepCaseOptions& options) {
   step.set.emplace_back("rank", options.rank == PKV_RANK_MEAN ? "mean" : "group");
   step.set.emplace_back("candidates", fmt::format("{}", static_cast<double>(options.ppm) * 1e-6));
   if (options.vote_group == PKV_VOTE_GROUP_HEADS) step.set.emplace_back("vote_group", "heads");
+  if (options.soft_cap != 0.0F) {
+    step.set.emplace_back("soft_cap", fmt::format("{}", options.soft_cap));
+  }
   if (options.share > 0.0) {
     step.set.emplace_back("share", fmt::format("{}", options.share));
     step.set.emplace_back("k_min", fmt::format("{}", options.k_min));
@@ -26,6 +29,7 @@ RerankInput rerank_of(const World& world, const StepCaseOptions& options) {
   input.rank = options.rank;
   input.k = options.step.k;
   input.k_min = options.k_min;
+  input.soft_cap = options.soft_cap;
   input.share = options.share;
   input.weigh_norms = world.setup().value_norm;
   input.tail_samples = options.step.tail_samples;
@@ -85,6 +89,8 @@ class StepCase {
     dense.tail = options.step.tail;
     dense.tail_samples = options.step.tail_samples;
     dense.parts = options.parts;
+    dense.soft_cap = options.soft_cap;
+    dense.has_sinks = options.has_sinks;
     attend_ = attend_input(bench, world_, dense, random);
     attend_.k = options.step.k;
     attend_.candidates_stride = step_.candidates_stride();

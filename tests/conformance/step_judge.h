@@ -18,6 +18,8 @@ struct StepCaseOptions {
   double share = 0.0;
   int32_t k_min = 0;
   std::vector<int64_t> parts = {9};
+  float soft_cap = 0.0F;
+  bool has_sinks = false;
 };
 
 // Each part is judged given what the part before really delivered; then the same of pkv_step_run.
