@@ -194,7 +194,7 @@ def main():
     for name, test in tests:
         test()
         print(f"{name}: ok")
-    assert len(tests) == 12, len(tests)
+    assert len(tests) == 13, len(tests)
 
 
 if __name__ == "__main__":
