@@ -13,8 +13,8 @@ constexpr int kTokens = 64;
 constexpr int kDim = 32;
 constexpr int kK = 8;
 
-// Makes allocation number i of `call` fail, i = 1, 2, .. until the call needs no more. `call` makes an
-// object or nothing; `undo` destroys what it made.
+// Makes allocation number i of `call` fail, i = 1, 2, .. until the call needs no more. `call` makes
+// an object or nothing; `undo` destroys what it made.
 void exhaust(
     const char* name, const std::function<pkv_status()>& call,
     const std::function<void()>& undo = [] {});

@@ -38,7 +38,8 @@ using DeviceOptions = std::vector<std::pair<std::string, std::string>>;
 
 class Place {
  public:
-  // Opens device 0, sets its options, and holds its memory, stream and events to their word. Throws Unavailable.
+  // Opens device 0, sets its options, and holds its memory, stream and events to their word. Throws
+  // Unavailable.
   Place(pkv_runtime* runtime, const std::string& backend, const DeviceOptions& options = {});
 
   pkv_device* device() const { return device_.get(); }

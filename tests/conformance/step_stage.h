@@ -1,5 +1,6 @@
-// A decoding step on a place through pariskv.h: codec, index, plan, then retrieve, fetch, attend, or
-// all of it in one call, with scratch of the caller. docs/algorithm.md, sections 3 to 8, as a whole.
+// A decoding step on a place through pariskv.h: codec, index, plan, then retrieve, fetch, attend,
+// or all of it in one call, with scratch of the caller. docs/algorithm.md, sections 3 to 8, as a
+// whole.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Backends with one fault each: cpu_ref's table with one slot wrapped, or cpu's for a whole step. The test of the runner is
-// that it finds every one of them.
+// Backends with one fault each: cpu_ref's table with one slot wrapped, or cpu's for a whole step.
+// The test of the runner is that it finds every one of them.
 #pragma once
 
 #include <cstddef>
