@@ -87,8 +87,9 @@ HWY_INLINE VF4 four_factors(const Estimator& e, const int32_t* positions) {
 }
 
 // Records of one line, all of whose entries stay in registers.
-void estimate_lines(const Estimator& e, const int32_t* HWY_RESTRICT positions, int64_t count,
-                    BadKeys bad_keys, float* HWY_RESTRICT out, int64_t stride) {
+HWY_MAYBE_UNUSED void estimate_lines(const Estimator& e, const int32_t* HWY_RESTRICT positions,
+                                     int64_t count, BadKeys bad_keys, float* HWY_RESTRICT out,
+                                     int64_t stride) {
   const DI16 di;
   const D4<int32_t> d4;
   const D4<float> df;

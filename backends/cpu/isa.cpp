@@ -7,7 +7,8 @@
 namespace pkv::cpu {
 namespace {
 
-int64_t supported() { return hwy::SupportedTargets() & HWY_TARGETS; }
+// What is compiled for one set alone asks no processor.
+int64_t supported() { return HWY_SUPPORTED_TARGETS & HWY_TARGETS; }
 
 std::string name_of(int64_t target) {
   std::string name = hwy::TargetName(target);

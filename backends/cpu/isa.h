@@ -34,7 +34,7 @@ class Isa {
 }  // namespace pkv::cpu
 
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
-#define PKV_CPU_DISPATCH(isa, FUNCTION) HWY_STATIC_DISPATCH(FUNCTION)
+#define PKV_CPU_DISPATCH(isa, FUNCTION) (static_cast<void>(isa), HWY_STATIC_DISPATCH(FUNCTION))
 #else
 #define PKV_CPU_DISPATCH(isa, FUNCTION) (*HWY_DISPATCH_TABLE(FUNCTION)[(isa).index()])
 #endif

@@ -27,7 +27,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Sums of the two halves of x, then of y.
-HWY_INLINE V16 fold_halves(V16 x, V16 y) {
+HWY_MAYBE_UNUSED HWY_INLINE V16 fold_halves(V16 x, V16 y) {
   const D16 d;
   return hn::Add(hn::ConcatLowerLower(d, y, x), hn::ConcatUpperUpper(d, y, x));
 }

@@ -1,6 +1,8 @@
 // No host memory: allocation number i of each call fails, i = 1, 2, .. until the call needs no
 // more. Each gives RESOURCE_EXHAUSTED, or does without; nothing crosses the C boundary, and all
 // objects can still be used and destroyed.
+#include "tests/abi/memory_test.h"
+
 #include <unistd.h>
 
 #include <cstddef>
@@ -10,8 +12,6 @@
 #include <functional>
 #include <new>
 #include <vector>
-
-#include "pariskv/pariskv.h"
 
 namespace {
 
@@ -75,10 +75,10 @@ void complain(const char* name, long i, const char* what) {
   std::fprintf(stderr, "%s, allocation %ld: %s: %s\n", name, i, what, pkv_last_error());
 }
 
-// `call` makes an object or nothing; `undo` destroys what it made.
-void exhaust(
-    const char* name, const std::function<pkv_status()>& call,
-    const std::function<void()>& undo = [] {}) {
+}  // namespace
+
+void exhaust(const char* name, const std::function<pkv_status()>& call,
+             const std::function<void()>& undo) {
   constexpr long kEnough = 100000;
   long refused = 0;
   for (long i = 1; i < kEnough; ++i) {
@@ -100,12 +100,6 @@ void exhaust(
   complain(name, kEnough, "never gets through");
 }
 
-constexpr int kHeads = 2;
-constexpr int kSamples = 512;  // tail_samples of the default profile
-constexpr int kTokens = 64;
-constexpr int kDim = 32;
-constexpr int kK = 8;
-
 pkv_tensor view(std::vector<float>& data, const std::vector<int64_t>& shape) {
   pkv_tensor tensor{};
   tensor.data = data.data();
@@ -125,6 +119,8 @@ std::vector<float> noise(int count) {
   }
   return numbers;
 }
+
+namespace {
 
 template <class T>
 std::function<void()> destroy(T*& object, void (*function)(T*)) {
@@ -149,6 +145,13 @@ void test_all() {
   const auto create_runtime = [&] { return pkv_runtime_create(nullptr, &runtime); };
   exhaust("runtime_create", create_runtime, destroy(runtime, pkv_runtime_destroy));
   create_runtime();
+  int32_t backend = 0;
+  exhaust("runtime_backend_load",
+          [&] { return pkv_runtime_backend_load(runtime, PKV_TEST_BACKEND, &backend); });
+  pkv_backend_info info;
+  pkv_backend_info_init(&info, sizeof(info));
+  exhaust("runtime_backend_info",
+          [&] { return pkv_runtime_backend_info(runtime, backend, &info); });
   exhaust("runtime_describe", [&] { return pkv_runtime_describe(runtime, &text); });
 
   const auto open_device = [&] { return pkv_device_open(runtime, "auto", 0, &device); };
@@ -161,6 +164,7 @@ void test_all() {
         pkv_device_free(device, memory);
         memory = nullptr;
       });
+  exhaust("device_set", [&] { return pkv_device_set(device, "threads", "2"); });
 
   const auto create_stream = [&] { return pkv_stream_create(device, &stream); };
   exhaust("stream_create", create_stream, destroy(stream, pkv_stream_destroy));
@@ -195,6 +199,20 @@ void test_all() {
   };
   exhaust("codec_fit_sync", fit, destroy(codec, pkv_codec_destroy));
   fit();
+  pkv_codec_data numbers;
+  pkv_codec_data_init(&numbers, sizeof(numbers));
+  exhaust("codec_export", [&] { return pkv_codec_export(codec, &numbers); });
+  pkv_codec* imported = nullptr;
+  exhaust(
+      "codec_import", [&] { return pkv_codec_import(device, config, &numbers, &imported); },
+      destroy(imported, pkv_codec_destroy));
+  pkv_geometry geometry;
+  pkv_geometry_init(&geometry, sizeof(geometry));
+  exhaust("codec_geometry", [&] { return pkv_codec_geometry(codec, &geometry); });
+  test_stages(device, stream, geometry);
+
+  int64_t bytes = 0;
+  exhaust("index_bytes", [&] { return pkv_index_bytes(device, codec, 1, 4096, &bytes); });
   const auto create_index = [&] { return pkv_index_create(device, codec, 1, 4096, &index); };
   exhaust("index_create", create_index, destroy(index, pkv_index_destroy));
   create_index();
@@ -208,6 +226,15 @@ void test_all() {
   pkv_index_stats stats;
   pkv_index_stats_init(&stats, sizeof(stats));
   exhaust("index_stats_sync", [&] { return pkv_index_stats_sync(index, stream, &stats); });
+
+  std::vector<uint16_t> plane(kTokens * kDim);  // more than any has: what is in it does not count
+  pkv_records records{};
+  records.struct_size = sizeof(records);
+  records.signs = records.codes = reinterpret_cast<uint8_t*>(plane.data());
+  records.value_signs = records.value_codes = records.signs;
+  records.vote_factors = records.factors = records.value_factors = plane.data();
+  exhaust("index_export_sync",
+          [&] { return pkv_index_export_sync(index, stream, 0, 1, 0, kTokens, &records); });
 
   char path[] = "/tmp/pariskv_memory_test_XXXXXX";
   const int file = mkstemp(path);
@@ -269,6 +296,15 @@ void test_all() {
   attention.hits = &hits;
   attention.output = view(output, query_shape);
   exhaust("attend", [&] { return pkv_attend(plan, stream, &attention); });
+  pkv_step step;
+  pkv_step_init(&step, sizeof(step));
+  step.query = query;
+  step.source = source;
+  step.hits = &hits;
+  step.output = attention.output;
+  exhaust("step_run", [&] { return pkv_step_run(plan, stream, &step); });
+  step.hits = nullptr;
+  exhaust("step_run without hits", [&] { return pkv_step_run(plan, stream, &step); });
 
   pkv_runtime_destroy(runtime);
   pkv_device_close(device);

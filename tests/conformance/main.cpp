@@ -54,7 +54,7 @@ void list(const std::vector<const Case*>& cases) {
 int run(const Options& options, const std::vector<const Case*>& cases) {
   const Runtime runtime = open_runtime();
   const Place reference(runtime.get(), kReference);
-  const Place subject(runtime.get(), backend_name(runtime.get(), options.backend));
+  const Place subject(runtime.get(), backend_name(runtime.get(), options.backend), options.set);
   const Run run = {subject.backend(), subject.description(), reference.backend(), options};
   const Bench bench(reference, subject, options.seed);
 

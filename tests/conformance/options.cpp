@@ -29,6 +29,14 @@ void set_shard(Options& options, const std::string& text) {
   }
 }
 
+void set_device_option(Options& options, const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw UsageError(fmt::format("--set {}: accepted: OPTION=VALUE", text));
+  }
+  options.set.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+}
+
 bool set_flag(Options& options, const std::string& name) {
   if (name == "--list") return options.list = true;
   if (name == "--json") return options.json = true;
@@ -40,6 +48,8 @@ bool set_flag(Options& options, const std::string& name) {
 void set_value(Options& options, const std::string& name, const std::string& value) {
   if (name == "--backend") {
     options.backend = value;
+  } else if (name == "--set") {
+    set_device_option(options, value);
   } else if (name == "--filter") {
     options.filter = value;
   } else if (name == "--junit") {
@@ -54,7 +64,8 @@ void set_value(Options& options, const std::string& name, const std::string& val
 }
 
 bool takes_value(const std::string& name) {
-  for (const char* known : {"--backend", "--filter", "--junit", "--golden", "--seed", "--shard"}) {
+  for (const char* known :
+       {"--backend", "--set", "--filter", "--junit", "--golden", "--seed", "--shard"}) {
     if (name == known) return true;
   }
   return false;
@@ -93,6 +104,7 @@ stage before. Exact results are compared bit by bit, bounded ones within the tol
 docs/numerics.md. What the backend refuses as unimplemented is skipped, with its reason.
 
   --backend NAME|PATH  a backend of `pariskv info`, or a library (a path has a '/' in it)
+  --set OPTION=VALUE   an option of its device, as pkv_device_set takes it; may be repeated
   --filter GLOB        only cases whose name matches; * and ? as in a shell, * also matches '/'
   --shard I/N          only every N-th case, beginning with the I-th (1 <= I <= N)
   --seed N             other numbers in the cases (default 1); golden vectors stay as they are

@@ -67,11 +67,14 @@ std::string backend_name(pkv_runtime* runtime, const std::string& wanted) {
   return info.name;
 }
 
-Place::Place(pkv_runtime* runtime, const std::string& backend) {
+Place::Place(pkv_runtime* runtime, const std::string& backend, const DeviceOptions& options) {
   pkv_device* device = nullptr;
   require_available("pkv_device_open", pkv_device_open(runtime, backend.c_str(), 0, &device));
   device_.reset(device);
   backend_ = pkv_device_backend(device);
+  for (const auto& [name, value] : options) {
+    require_available("pkv_device_set", pkv_device_set(device, name.c_str(), value.c_str()));
+  }
   pkv_stream* stream = nullptr;
   require_available("pkv_stream_create", pkv_stream_create(device, &stream));
   stream_.reset(stream);

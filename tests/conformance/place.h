@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "pariskv/pariskv_stages.h"
 
@@ -32,10 +34,13 @@ Runtime open_runtime();
 // is loaded. Throws Unavailable.
 std::string backend_name(pkv_runtime* runtime, const std::string& wanted);
 
+using DeviceOptions = std::vector<std::pair<std::string, std::string>>;
+
 class Place {
  public:
-  // Opens device 0 and holds its memory, stream and events to their word. Throws Unavailable.
-  Place(pkv_runtime* runtime, const std::string& backend);
+  // Opens device 0, sets its options, and holds its memory, stream and events to their word. Throws
+  // Unavailable.
+  Place(pkv_runtime* runtime, const std::string& backend, const DeviceOptions& options = {});
 
   pkv_device* device() const { return device_.get(); }
   pkv_stream* stream() const { return stream_.get(); }

@@ -19,9 +19,10 @@ const char* outcome_name(Outcome outcome) {
 
 // In single quotes for a shell, where it needs them.
 std::string quoted(const std::string& text) {
-  const bool is_plain = text.find_first_not_of(
-                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") ==
-                        std::string::npos;
+  const bool is_plain =
+      text.find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=") ==
+      std::string::npos;
   if (is_plain) return text;
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -30,6 +31,7 @@ std::string quoted(const std::string& text) {
 
 std::string command(const Run& run, const Case& subject) {
   std::string text = "pkv-conformance --backend " + quoted(run.options.backend);
+  for (const auto& [name, value] : run.options.set) text += " --set " + quoted(name + "=" + value);
   if (run.options.seed != Options().seed) text += fmt::format(" --seed {}", run.options.seed);
   if (!run.options.golden.empty()) text += " --golden " + quoted(run.options.golden);
   return text + " --filter " + quoted(subject.name);
@@ -69,8 +71,10 @@ Count count_of(const std::vector<Result>& results) {
 }
 
 void print_head(std::FILE* out, const Run& run, size_t cases) {
-  fmt::print(out, "pkv-conformance {}: {} ({}) against {}, {} cases, seed {}\n", pkv_version(),
-             run.backend, run.device, run.reference, cases, run.options.seed);
+  std::string options;
+  for (const auto& [name, value] : run.options.set) options += fmt::format(" {}={}", name, value);
+  fmt::print(out, "pkv-conformance {}: {}{} ({}) against {}, {} cases, seed {}\n", pkv_version(),
+             run.backend, options, run.device, run.reference, cases, run.options.seed);
 }
 
 void print_result(std::FILE* out, const Run& run, const Result& result) {
@@ -101,11 +105,13 @@ std::string to_json(const Run& run, const std::vector<Result>& results) {
                                  {"backend", run.backend},
                                  {"device", run.device},
                                  {"reference", run.reference},
+                                 {"options", nlohmann::ordered_json::object()},
                                  {"seed", run.options.seed},
                                  {"passed", all.passed},
                                  {"failed", all.failed},
                                  {"skipped", all.skipped},
                                  {"golden", golden.passed + golden.failed}};
+  for (const auto& [name, value] : run.options.set) json["options"][name] = value;
   json["cases"] = nlohmann::ordered_json::array();
   for (const Result& result : results) {
     json["cases"].push_back(

@@ -68,6 +68,9 @@ def test_wrong_use():
         ["--backend="],
         ["--backend", "cpu_ref", "--filters", "x"],
         ["--backend", "cpu_ref", "--filter", "no/such/case"],
+        ["--backend", "cpu", "--set", "isa"],
+        ["--backend", "cpu", "--set", "=2"],
+        ["--backend", "cpu", "--set", "threads="],
         ["--backend", "cpu_ref", "--seed", "one"],
         ["--backend", "cpu_ref", "--seed", "-1"],
         ["--backend", "cpu_ref", "--shard", "0/2"],
@@ -85,6 +88,19 @@ def test_backend_not_there():
         assert done.returncode == 4 and Path(backend).name in done.stderr, done
     done = run("--backend", MUTANTS, mutant="?")  # refuses to be loaded
     assert done.returncode == 4 and "mutants:" in done.stderr, done
+
+
+def test_device_options():
+    options = ["--set", "isa=best", "--set", "threads=2", "--set", "threads=1"]
+    done = run("--backend", "cpu", *options, "--filter", FAST, "--json")
+    assert done.returncode == 0, done
+    assert json.loads(done.stdout)["options"] == {"isa": "best", "threads": "1"}
+    assert ": cpu isa=best threads=2 threads=1 (" in done.stderr
+    refused = (("cpu", "isa=none_such"), ("cpu", "threads=-1"), ("cpu_ref", "isa=x"))
+    for backend, option in refused:
+        done = run("--backend", backend, "--set", option)
+        assert done.returncode == 4 and not done.stdout, done
+        assert option.partition("=")[0] in done.stderr, done
 
 
 def test_help():
@@ -180,7 +196,7 @@ def main():
     for name, test in tests:
         test()
         print(f"{name}: ok")
-    assert len(tests) == 12, len(tests)
+    assert len(tests) == 13, len(tests)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // A decoding step on a place through pariskv.h: codec, index, plan, then retrieve, fetch, attend,
-// with scratch of the caller. docs/algorithm.md, sections 3 to 8, as a whole.
+// or all of it in one call, with scratch of the caller. docs/algorithm.md, sections 3 to 8, as a
+// whole.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,29 @@ struct StepOptions {
   int32_t tail_samples = 512;
 };
 
+struct Retrieved {
+  Hits hits;
+  Rows<int32_t> candidates;
+
+  template <class F>
+  static void each(F f, const Retrieved& a, const Retrieved& b) {
+    f("candidates", a.candidates, b.candidates);
+    Hits::each(f, a.hits, b.hits);
+  }
+};
+
+// Of pkv_step_run.
+struct Whole {
+  Retrieved retrieved;  // empty if not wanted
+  Attention attention;
+
+  template <class F>
+  static void each(F f, const Whole& a, const Whole& b) {
+    Retrieved::each(f, a.retrieved, b.retrieved);
+    Attention::each(f, a.attention, b.attention);
+  }
+};
+
 class Step {
  public:
   // Imports the world's codec and appends its keys, each sequence in two pieces.
@@ -33,13 +57,14 @@ class Step {
   // Records of all rows, with good keys counted where they are no NaN.
   std::vector<Records> records() const;
 
-  // With tail = drop only positions, scores and counts are asked for.
-  Hits retrieve(uint8_t fill, const World& world, Rows<int32_t>& candidates) const;
+  // Estimates, the rest and samples are asked for where the tail reads them.
+  Retrieved retrieve(uint8_t fill) const;
   // `input`: source, positions. `prefix`: values come with the keys.
   Fetched fetch(uint8_t fill, const FetchInput& input) const;
   Attention attend(uint8_t fill, const AttendInput& input) const;
-  // All in one call, from the world's keys and values; of `input` the dense parts and sinks.
-  Attention run(uint8_t fill, const AttendInput& input) const;
+  // `source`: keys, values. `input`: query, parts, output.
+  Whole run(uint8_t fill, const FetchInput& source, const AttendInput& input,
+            bool wants_hits) const;
 
  private:
   template <class T>
@@ -50,9 +75,8 @@ class Step {
   void append(const World& world) const;
   void make_plan(const World& world);
   void* scratch(Session& session) const;
-  // What pkv_attention and pkv_step share; returns what the output is read with.
-  template <class Call>
-  Tensor put_attention(Session& session, uint8_t fill, const AttendInput& input, Call& call) const;
+  pkv_hits hits_out(Session& session) const;
+  Retrieved read_hits(const Session& session, const pkv_hits& hits) const;
   // Waits for the stream, so that a failure of enqueued work is this call's.
   pkv_status passed(pkv_status status) const;
   std::vector<int64_t> whole(int64_t rows, int64_t stride) const;

@@ -1,5 +1,5 @@
-// Backends with one fault each: cpu_ref's table with one slot wrapped. The test of the runner is
-// that it finds every one of them.
+// Backends with one fault each: cpu_ref's table with one slot wrapped, or cpu's for a whole step.
+// The test of the runner is that it finds every one of them.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,12 @@ std::span<const Mutant> select_mutants();
 std::span<const Mutant> rerank_mutants();
 std::span<const Mutant> fetch_mutants();
 std::span<const Mutant> attend_mutants();
+std::span<const Mutant> step_mutants();
 
 // The table without a fault.
 const pkv_backend& sound();
+// The same with a step in one call: that of cpu.
+const pkv_backend& fused();
 
 // A run slot that does its work on `change`d arguments.
 template <auto kSlots, auto kChange, class Args>

@@ -9,6 +9,7 @@
 #include "tests/conformance/mutants/single.h"
 
 extern "C" const pkv_backend* pkv_cpu_ref_query(uint32_t host_max_abi, const pkv_host* host);
+extern "C" const pkv_backend* pkv_cpu_query(uint32_t host_max_abi, const pkv_host* host);
 extern "C" PKV_API const pkv_backend* pkv_backend_query(uint32_t host_max_abi,
                                                         const pkv_host* host);
 
@@ -16,12 +17,13 @@ namespace pkv::mutants {
 namespace {
 
 const pkv_backend* sound_table = nullptr;
+const pkv_backend* fused_table = nullptr;
 
 std::vector<Mutant> all_mutants() {
   std::vector<Mutant> all;
   for (const auto& list :
        {encode_mutants(), vote_mutants(), select_mutants(), rerank_mutants(), fetch_mutants(),
-        attend_mutants(), single_attend(), single_fit(), single_rerank()}) {
+        attend_mutants(), step_mutants(), single_attend(), single_fit(), single_rerank()}) {
     all.insert(all.end(), list.begin(), list.end());
   }
   return all;
@@ -49,10 +51,14 @@ const pkv_backend* make_table(const pkv_host* host) {
 }  // namespace
 
 const pkv_backend& sound() { return *sound_table; }
+const pkv_backend& fused() { return *fused_table; }
 
 }  // namespace pkv::mutants
 
 const pkv_backend* pkv_backend_query(uint32_t host_max_abi, const pkv_host* host) {
   pkv::mutants::sound_table = pkv_cpu_ref_query(host_max_abi, host);
-  return pkv::mutants::sound_table == nullptr ? nullptr : pkv::mutants::make_table(host);
+  pkv::mutants::fused_table = pkv_cpu_query(host_max_abi, host);
+  const bool has_both =
+      pkv::mutants::sound_table != nullptr && pkv::mutants::fused_table != nullptr;
+  return has_both ? pkv::mutants::make_table(host) : nullptr;
 }

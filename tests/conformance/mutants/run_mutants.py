@@ -144,6 +144,11 @@ MUTANTS = {
     "attend_ignores_output_strides": "attend/layouts/*_to_token_major*",
     "attend_ignores_part_strides": "attend/layouts/*_padded*",
     "attend_in_front": "step/default/*/b1",
+    "step_swaps_hits": "step/default/*",
+    "step_moves_score": "step/default/*",
+    "step_writes_source": "step/default/*",
+    "step_forgets_last_part": "step/default/*",
+    "step_ignores_source_strides": "step/default/*padded*",
 }
 
 # Not faulty, but in fp32 where cpu_ref uses double: these cases must let it pass.
