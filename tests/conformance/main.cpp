@@ -55,6 +55,7 @@ int run(const Options& options, const std::vector<const Case*>& cases) {
   const Runtime runtime = open_runtime();
   const Place reference(runtime.get(), kReference);
   const Place subject(runtime.get(), backend_name(runtime.get(), options.backend));
+  for (const auto& [option, value] : options.device_options) subject.set(option, value);
   const Run run = {subject.backend(), subject.description(), reference.backend(), options};
   const Bench bench(reference, subject, options.seed);
 

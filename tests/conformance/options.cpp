@@ -48,13 +48,20 @@ void set_value(Options& options, const std::string& name, const std::string& val
     options.golden = value;
   } else if (name == "--seed") {
     options.seed = number<uint64_t>(name, value, "0..18446744073709551615");
+  } else if (name == "--set") {
+    const size_t split = value.find('=');
+    if (split == std::string::npos) {
+      throw UsageError(fmt::format("--set {}: accepted: OPTION=VALUE", value));
+    }
+    options.device_options.emplace_back(value.substr(0, split), value.substr(split + 1));
   } else {
     set_shard(options, value);
   }
 }
 
 bool takes_value(const std::string& name) {
-  for (const char* known : {"--backend", "--filter", "--junit", "--golden", "--seed", "--shard"}) {
+  for (const char* known :
+       {"--backend", "--filter", "--junit", "--golden", "--seed", "--set", "--shard"}) {
     if (name == known) return true;
   }
   return false;
@@ -93,6 +100,7 @@ stage before. Exact results are compared bit by bit, bounded ones within the tol
 docs/numerics.md. What the backend refuses as unimplemented is skipped, with its reason.
 
   --backend NAME|PATH  a backend of `pariskv info`, or a library (a path has a '/' in it)
+  --set OPTION=VALUE   an option of the backend's device, as lanes=64; may be repeated
   --filter GLOB        only cases whose name matches; * and ? as in a shell, * also matches '/'
   --shard I/N          only every N-th case, beginning with the I-th (1 <= I <= N)
   --seed N             other numbers in the cases (default 1); golden vectors stay as they are

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pkv::conformance {
@@ -17,6 +18,7 @@ struct Options {
   std::string filter = "*";
   std::string junit;   // file; "" for none
   std::string golden;  // folder; "" for the vectors inside the program
+  std::vector<std::pair<std::string, std::string>> device_options;  // name, value
   uint64_t seed = 1;
   int64_t shard = 1;   // this one,
   int64_t shards = 1;  // of so many

@@ -80,6 +80,10 @@ Place::Place(pkv_runtime* runtime, const std::string& backend) {
   check_events();
 }
 
+void Place::set(const std::string& option, const std::string& value) const {
+  require_available("pkv_device_set", pkv_device_set(device(), option.c_str(), value.c_str()));
+}
+
 void Place::read_description() {
   const char* text = nullptr;
   require_available("pkv_device_describe", pkv_device_describe(device_.get(), &text));

@@ -37,6 +37,9 @@ class Place {
   // Opens device 0 and holds its memory, stream and events to their word. Throws Unavailable.
   Place(pkv_runtime* runtime, const std::string& backend);
 
+  // Sets an option of the device. Throws Unavailable.
+  void set(const std::string& option, const std::string& value) const;
+
   pkv_device* device() const { return device_.get(); }
   pkv_stream* stream() const { return stream_.get(); }
   const std::string& backend() const { return backend_; }

@@ -1,0 +1,79 @@
+// Arithmetic whose bits matter, wide loads, element types. docs/numerics.md, section 2.
+// Every float operation of an exact rule is written with these: one rounding each, no contraction.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "backends/gpu/gpu_rt.h"
+#include "core/format/half.h"
+#include "pariskv/pariskv_types.h"
+
+namespace PKV_GPU_NS {
+
+#if defined(PKV_GPU_HOST)
+PKV_DEVICE float fadd_rn(float a, float b) { return a + b; }
+PKV_DEVICE float fsub_rn(float a, float b) { return a - b; }
+PKV_DEVICE float fmul_rn(float a, float b) { return a * b; }
+PKV_DEVICE float fdiv_rn(float a, float b) { return a / b; }
+PKV_DEVICE float fsqrt_rn(float a) { return std::sqrt(a); }
+PKV_DEVICE float frint(float a) { return std::rint(a); }
+#else
+PKV_DEVICE float fadd_rn(float a, float b) { return __fadd_rn(a, b); }
+PKV_DEVICE float fsub_rn(float a, float b) { return __fsub_rn(a, b); }
+PKV_DEVICE float fmul_rn(float a, float b) { return __fmul_rn(a, b); }
+#if defined(PKV_GPU_HIP)
+// Correctly rounded by -fhip-fp32-correctly-rounded-divide-sqrt.
+PKV_DEVICE float fdiv_rn(float a, float b) { return a / b; }
+PKV_DEVICE float fsqrt_rn(float a) { return sqrtf(a); }
+#else
+PKV_DEVICE float fdiv_rn(float a, float b) { return __fdiv_rn(a, b); }
+PKV_DEVICE float fsqrt_rn(float a) { return __fsqrt_rn(a); }
+#endif
+PKV_DEVICE float frint(float a) { return rintf(a); }
+#endif
+
+PKV_DEVICE float absolute(float a) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(a) & 0x7fffffffU);
+}
+PKV_DEVICE bool is_finite(float a) {
+  return (std::bit_cast<uint32_t>(a) & 0x7f800000U) != 0x7f800000U;
+}
+PKV_DEVICE bool is_bf16_nan(uint16_t a) { return (a & 0x7fffU) > 0x7f80U; }
+PKV_DEVICE float quiet_nan() { return std::bit_cast<float>(0x7fc00000U); }
+
+// kCount 32-bit words that one access moves: 1, 2 or 4, aligned to their size.
+template <int kCount>
+struct alignas(4 * kCount) Words {
+  static_assert(kCount == 1 || kCount == 2 || kCount == 4);
+  uint32_t word[kCount];
+};
+template <int kCount>
+PKV_DEVICE Words<kCount> load_words(const void* source) {
+  return *reinterpret_cast<const Words<kCount>*>(source);
+}
+template <int kCount>
+PKV_DEVICE void store_words(void* target, const Words<kCount>& words) {
+  *reinterpret_cast<Words<kCount>*>(target) = words;
+}
+
+// Element j of a row, exactly as fp32. dtype is f32, f16 or bf16; the row is aligned to it.
+PKV_DEVICE float load_element(pkv_dtype dtype, const std::byte* row, int64_t j) {
+  if (dtype == PKV_DTYPE_F32) return reinterpret_cast<const float*>(row)[j];
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[j];
+  return dtype == PKV_DTYPE_F16 ? format::f16_to_float(bits) : format::bf16_to_float(bits);
+}
+// Rounds to nearest even.
+PKV_DEVICE void store_element(pkv_dtype dtype, std::byte* row, int64_t j, float value) {
+  if (dtype == PKV_DTYPE_F32) {
+    reinterpret_cast<float*>(row)[j] = value;
+    return;
+  }
+  reinterpret_cast<uint16_t*>(row)[j] =
+      dtype == PKV_DTYPE_F16 ? format::float_to_f16(value) : format::float_to_bf16(value);
+}
+
+}  // namespace PKV_GPU_NS

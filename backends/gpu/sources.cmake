@@ -1,0 +1,10 @@
+# What every GPU backend compiles with its own compiler and traits. Kernels lie in the .cuh beside.
+set(PKV_GPU_SOURCES
+  check.cu
+  device.cu
+  missing.cu
+  query.cu
+  store.cu
+  vote.cu
+)
+list(TRANSFORM PKV_GPU_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
