@@ -25,7 +25,7 @@ bool wants_samples(const pkv_rerank_args& a) {
 // + ln nv, -1e30 for nv = 0
 void weigh_norms(const RerankRow& row, const Estimator& e, float* scores) {
   for (int32_t c = 0; c < row.candidate_count; ++c) {
-    const uint8_t* norm = e.base + e.layout->norm(row.candidates[c]);
+    const uint8_t* norm = e.records.norm(row.candidates[c]);
     const float nv = format::bf16_to_float(*reinterpret_cast<const uint16_t*>(norm));
     scores[c] = nv == 0.0F ? -kEstimateLimit
                            : static_cast<float>(static_cast<double>(scores[c]) +
