@@ -12,8 +12,7 @@ pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device
   if (error != gpuSuccess) return status_of(host, "device properties", error);
   out->lanes = prop.warpSize;
   out->memory_bytes = static_cast<int64_t>(prop.totalGlobalMem);
-  std::snprintf(out->name, sizeof out->name, "%.100s (sm_%d%d)", prop.name, prop.major,
-                prop.minor);
+  std::snprintf(out->name, sizeof out->name, "%.100s (sm_%d%d)", prop.name, prop.major, prop.minor);
   return PKV_OK;
 }
 

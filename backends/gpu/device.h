@@ -1,11 +1,11 @@
-// The device and its streams behind the table, shared by all GPU backends. A vendor's PKV_GPU_VENDOR
-// header gives
-//   kName, kVersion, kAbout, kScore, kDeviceType
+// The device and its streams behind the table, shared by all GPU backends. The header that
+// PKV_GPU_VENDOR names gives
+//   kName, kVersion, kAbout, kScore, kDeviceType, kKernelFault (status of a failed launch)
 //   struct VendorDevice, default constructible: what an open device has of its own
-//   pkv_status describe_device(const pkv_host*, int ordinal, pkv_backend_device_info*)
-//   gpuError_t create_stream(VendorDevice&, gpuStream_t*)
-//   gpuError_t wrap_stream(VendorDevice&, uintptr_t, gpuStream_t*)  refuses or borrows
-//   pkv_status set_device_option(const pkv_host*, VendorDevice&, const char* name, const char* value)
+//   describe_device(host, ordinal, out)             lanes, memory_bytes, name
+//   create_stream(device, out)
+//   wrap_stream(device, native, out, is_owned)      false: there is no such stream
+//   set_device_option(host, device, name, value)
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,14 @@
 # What every GPU backend compiles with its own compiler and traits. Kernels lie in the .cuh beside.
 set(PKV_GPU_SOURCES
+  attend.cu
   check.cu
   device.cu
-  missing.cu
+  encode.cu
+  fetch.cu
+  fit.cu
   query.cu
+  rerank.cu
+  select.cu
   store.cu
   vote.cu
 )
