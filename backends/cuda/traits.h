@@ -9,6 +9,13 @@ struct Traits {
   static constexpr int kTableThreads = 256;
   static constexpr int kVoteThreads = 256;
   static constexpr int kVoteKeys = 4;
+  static constexpr int kEncodeThreads = 256;
+  static constexpr int kEncodeTokens = 1024;     // of a tile, at most
+  static constexpr int kEncodeLeastTokens = 64;  // and at least
+  static constexpr int kFinishThreads = 64;
+  static constexpr int kFitThreads = 128;
+  static constexpr int kFitTokens = 256;
+  static constexpr int kFitParts = 128;
 };
 
 }  // namespace pkv::cuda

@@ -10,6 +10,13 @@ struct Traits {
   static constexpr int kTableThreads = 64;
   static constexpr int kVoteThreads = 64;
   static constexpr int kVoteKeys = 2;
+  static constexpr int kEncodeThreads = 64;
+  static constexpr int kEncodeTokens = 64;
+  static constexpr int kEncodeLeastTokens = 32;
+  static constexpr int kFinishThreads = 64;
+  static constexpr int kFitThreads = 64;
+  static constexpr int kFitTokens = 32;
+  static constexpr int kFitParts = 3;
 };
 
 }  // namespace pkv::gpu_host
