@@ -9,6 +9,18 @@ struct Traits {
   static constexpr int kTableThreads = 256;
   static constexpr int kVoteThreads = 256;
   static constexpr int kVoteKeys = 4;
+  static constexpr int kBestThreads = 512;
+  static constexpr int kBestShort = 8192;  // values of a row that one block takes alone
+  static constexpr int kBestTile = 4096;   // values of a block at least
+  static constexpr int kBestBlocks = 128;  // of a row at most
+  static constexpr int kRerankThreads = 256;
+  static constexpr int kRerankTile = 256;             // keys of a block at a time
+  static constexpr int kRerankBlocks = 256;           // of a row at most
+  static constexpr int kRerankQueryBytes = 24 << 10;  // of heads that a block keeps at a time
+  static constexpr int kScoreThreads = 256;
+  static constexpr int kScoreBlocks = 128;  // of a row at most
+  static constexpr int kHitThreads = 512;
+  static constexpr int kHitTile = 2048;  // hits that one block sorts
 };
 
 }  // namespace pkv::cuda

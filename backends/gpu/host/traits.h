@@ -10,6 +10,18 @@ struct Traits {
   static constexpr int kTableThreads = 64;
   static constexpr int kVoteThreads = 64;
   static constexpr int kVoteKeys = 2;
+  static constexpr int kBestThreads = 128;
+  static constexpr int kBestShort = 192;
+  static constexpr int kBestTile = 64;
+  static constexpr int kBestBlocks = 4;
+  static constexpr int kRerankThreads = 64;
+  static constexpr int kRerankTile = 64;
+  static constexpr int kRerankBlocks = 4;
+  static constexpr int kRerankQueryBytes = 4096;
+  static constexpr int kScoreThreads = 64;
+  static constexpr int kScoreBlocks = 4;
+  static constexpr int kHitThreads = 64;
+  static constexpr int kHitTile = 128;
 };
 
 }  // namespace pkv::gpu_host
