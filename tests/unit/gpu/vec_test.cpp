@@ -62,5 +62,13 @@ TEST_CASE("vec: words move as they are") {
   CHECK(load_words<2>(source + 2).word[1] == 0xffffffff);
 }
 
+TEST_CASE("vec: f16 without branches, all of them") {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const float expected = format::f16_to_float(static_cast<uint16_t>(bits));
+    CAPTURE(bits);
+    REQUIRE(std::bit_cast<uint32_t>(f16_value(bits)) == std::bit_cast<uint32_t>(expected));
+  }
+}
+
 }  // namespace
 }  // namespace pkv::gpu_host
