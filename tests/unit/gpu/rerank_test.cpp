@@ -7,6 +7,7 @@
 
 #include "backends/gpu/estimate.cuh"
 #include "backends/gpu/hits.cuh"
+#include "backends/gpu/host/traits.h"
 #include "doctest/doctest.h"
 #include "tests/unit/cpu_ref/oracle.h"
 #include "tests/unit/gpu/gpu_store.h"
