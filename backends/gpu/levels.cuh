@@ -1,5 +1,5 @@
 // Codes of a record's chunk of 32 dims as signed levels. docs/algorithm.md, section 3.4.
-// scalar4 and scalar5: as the bytes y of levels 2 y + 1, in words whose order estimate.cuh explains.
+// scalar4 and scalar5: as bytes y of levels 2 y + 1, in words whose order estimate.cuh explains.
 #pragma once
 
 #include "backends/gpu/gpu_vec.cuh"

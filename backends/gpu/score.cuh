@@ -60,7 +60,7 @@ PKV_DEVICE void write_rest(const RerankArgs& a, int64_t row, int32_t g) {
   a.rest_lse[row * a.prepared.group + g] = rest;
 }
 
-// Thread: scores of candidates of a row, grid_x() blocks apart. The first block has the rest's mass.
+// Thread: scores of candidates of a row, grid_x() blocks apart. Block 0 has the rest's mass.
 template <class Traits>
 PKV_KERNEL(Traits::kScoreThreads)
 score_candidates(RerankArgs a) {

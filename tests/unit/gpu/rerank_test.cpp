@@ -1,5 +1,5 @@
-// Estimates, scores and hits of the GPU kernels against their formulas and cpu_ref, in pages, with a
-// codec set per entry and a sequence named twice. docs/algorithm.md, section 6.
+// Estimates, scores and hits of the GPU kernels against their formulas and cpu_ref, in pages, with
+// a codec set per entry and a sequence named twice. docs/algorithm.md, section 6.
 #include <algorithm>
 #include <bit>
 #include <cmath>
