@@ -107,6 +107,7 @@ class Tail {
   void candidate_logits(int32_t g) {
     const float* estimates = row_.estimates + g * row_.stride;
     scale_all(isa_, estimates, row_.candidate_count, state_.scale, room_.logits);
+    cap_all(isa_, room_.logits, row_.candidate_count, state_.soft_cap);
     for (int32_t i = 0; i < row_.place_count; ++i) {
       if (row_.places[i] >= 0) room_.logits[row_.places[i]] = kNothing;
     }
@@ -149,6 +150,7 @@ class Tail {
     for (int64_t c = 0; c < first_sample_; ++c) {
       room_.logits[c] = state_.scale * estimates[room_.origins[c]];
     }
+    cap_all(isa_, room_.logits, first_sample_, state_.soft_cap);
     const float max = std::max(rest, largest(isa_, room_.logits, first_sample_));
     if (max == kNothing) return 0.0F;
     raise_maximum(max, g, state_);
@@ -167,6 +169,7 @@ class Tail {
     for (int64_t s = 0; s < samples; ++s) {
       room_.logits[s] = state_.scale * estimates[room_.origins[first_sample_ + s]];
     }
+    cap_all(isa_, room_.logits, samples, state_.soft_cap);
     const float max = largest(isa_, room_.logits, samples);
     if (max == kNothing) return 0.0F;
     const ExpSums sums = exp_all(isa_, room_.logits, samples, max, room_.shares);

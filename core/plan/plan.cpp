@@ -202,6 +202,7 @@ pkv_rerank_args Plan::rerank_args() const {
   args.tail_samples = options_.tail_samples;
   args.weigh_norms = options_.weigh_norms ? 1 : 0;
   args.scale = options_.scale;
+  args.soft_cap = options_.soft_cap;
   args.share = options_.share;
   args.codec = index_->codec()->params();
   args.batch = batch_args();
@@ -226,6 +227,7 @@ pkv_attend_args Plan::attend_args() const {
   args.tail = options_.tail;
   args.tail_samples = options_.tail_samples;
   args.scale = options_.scale;
+  args.soft_cap = options_.soft_cap;
   args.k = options_.k;
   args.codec = index_->codec()->params();
   args.batch = batch_args();
