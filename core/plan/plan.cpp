@@ -104,16 +104,10 @@ absl::Status Plan::set_sequences(const pkv_plan_desc& desc) {
   if (desc.sequences == nullptr) {
     PKV_RETURN_IF_ERROR(check_range("batch without sequences", desc.batch, 0, index_->sequences()));
   }
-  std::vector<bool> is_taken(static_cast<std::size_t>(index_->sequences()));
   for (int32_t i = 0; i < batch_; ++i) {
     const int32_t sequence = desc.sequences == nullptr ? i : desc.sequences[i];
     PKV_RETURN_IF_ERROR(
         check_index(str_cat("sequences[", i, "]"), sequence, 0, int64_t{index_->sequences()} - 1));
-    if (is_taken[static_cast<std::size_t>(sequence)]) {
-      return absl::InvalidArgumentError(
-          str_cat("sequences[", i, "]=", sequence, " occurs twice, accepted: all different"));
-    }
-    is_taken[static_cast<std::size_t>(sequence)] = true;
     are_neighbours_ = are_neighbours_ && sequence == (i == 0 ? sequence : sequences_.back() + 1);
     sequences_.push_back(sequence);
   }

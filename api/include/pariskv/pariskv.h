@@ -318,7 +318,8 @@ typedef struct pkv_plan_desc {
   int32_t batch;            /* b, 0..65,535 entries of the batch; default 1 */
   int32_t query_heads;      /* hq, a multiple of h, at most 128 h */
   int32_t owns_scratch;     /* 1: the plan allocates its scratch; then one call at a time */
-  const int32_t *sequences; /* [b] different sequences of the index; NULL: 0..b-1. Copied. */
+  const int32_t *sequences; /* [b] of the index; NULL: 0..b-1. One that is named several times has
+                             * several query tokens. Copied. */
   int64_t max_tokens;       /* longest row the plan serves; 0: the index's capacity */
 } pkv_plan_desc;
 PKV_API pkv_status pkv_plan_desc_init(pkv_plan_desc *desc, size_t struct_size);

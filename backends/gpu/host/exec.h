@@ -1,5 +1,5 @@
-// Runs GPU kernels on the host: a launch calls the kernel once per lane, each on a fiber of its own,
-// so that barriers and group operations suspend a lane until the others have come.
+// Runs GPU kernels on the host: a launch calls the kernel once per lane, each on a fiber of its
+// own, so that barriers and group operations suspend a lane until the others have come.
 // docs/decisions/0010-gpu-source.md says what it checks. Not here: the names that kernels use
 // (gpu_rt.h, gpu_lanes.cuh).
 #pragma once
