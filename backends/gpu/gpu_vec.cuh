@@ -36,6 +36,15 @@ PKV_DEVICE float fsqrt_rn(float a) { return __fsqrt_rn(a); }
 PKV_DEVICE float frint(float a) { return rintf(a); }
 #endif
 
+// a * b + c for bounded results alone: rounded once on devices, twice on the host.
+PKV_DEVICE float fmadd(float a, float b, float c) {
+#if defined(PKV_GPU_HOST)
+  return a * b + c;
+#else
+  return fmaf(a, b, c);
+#endif
+}
+
 PKV_DEVICE float absolute(float a) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(a) & 0x7fffffffU);
 }
@@ -58,6 +67,17 @@ PKV_DEVICE Words<kCount> load_words(const void* source) {
 template <int kCount>
 PKV_DEVICE void store_words(void* target, const Words<kCount>& words) {
   *reinterpret_cast<Words<kCount>*>(target) = words;
+}
+
+// The number that an f16 is; where it is NaN, a NaN.
+PKV_DEVICE float f16_value(uint16_t bits) {
+#if defined(PKV_GPU_CUDA)
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return format::f16_to_float(bits);
+#endif
 }
 
 // Element j of a row, exactly as fp32. dtype is f32, f16 or bf16; the row is aligned to it.
