@@ -21,6 +21,18 @@ struct Traits {
   static constexpr int kAttendSamples = 64;
   static constexpr int kTailTile = 1024;  // a multiple of 32
   static constexpr int kMergeThreads = 128;
+  static constexpr int kBestThreads = 512;
+  static constexpr int kBestShort = 8192;  // values of a row that one block takes alone
+  static constexpr int kBestTile = 4096;   // values of a block at least
+  static constexpr int kBestBlocks = 128;  // of a row at most
+  static constexpr int kRerankThreads = 256;
+  static constexpr int kRerankTile = 256;             // keys of a block at a time
+  static constexpr int kRerankBlocks = 256;           // of a row at most
+  static constexpr int kRerankQueryBytes = 24 << 10;  // of heads that a block keeps at a time
+  static constexpr int kScoreThreads = 256;
+  static constexpr int kScoreBlocks = 128;  // of a row at most
+  static constexpr int kHitThreads = 512;
+  static constexpr int kHitTile = 2048;  // hits that one block sorts
 };
 
 }  // namespace pkv::cuda

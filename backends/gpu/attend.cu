@@ -247,7 +247,9 @@ pkv_status check_attend(const pkv_host* host, const pkv_attend_args& args,
     status = check_vectors(host, row_keys, row_values);
     if (status != PKV_OK) return status;
   }
-  return check_tail(host, args);
+  status = check_tail(host, args);
+  if (status != PKV_OK) return status;
+  return check_logits(host, args.scale, args.soft_cap);
 }
 
 bool reads_rows_once(const pkv_attend_args& args) { return passes_of(args) == 1; }

@@ -168,7 +168,7 @@ PKV_DEVICE void attend_run(const AttendArgs& a, const HeadRange& at, const Token
 #pragma unroll
       for (int h = 0; h < Shape::kHeads; ++h) {
         const float product = Group::sum(dot[h]);
-        logit[u][h] = is_there[u] ? a.logit(product) : no_logit();
+        logit[u][h] = is_there[u] ? a.logit(product) : minus_infinity();
         state.raise(h, logit[u][h]);
       }
     }

@@ -28,21 +28,6 @@ struct MergeArgs {
   const int64_t* good_counts;  // [rows of the index]
 };
 
-// ln of the sum of exponentials, added one by one.
-struct LogSum {
-  float max = no_logit();
-  float sum = 0.0F;
-
-  // exp(logit) * weight
-  PKV_DEVICE void add(float logit, float weight) {
-    if (logit == no_logit()) return;
-    const float to = larger(max, logit);
-    sum = fmadd(sum, exp_below(max, to), weight * std::exp(logit - to));
-    max = to;
-  }
-  PKV_DEVICE float value() const { return sum == 0.0F ? no_logit() : max + std::log(sum); }
-};
-
 // What the samples of a head come to: v_hat = sum of values / sum.
 struct SampleSums {
   float max;
@@ -75,14 +60,14 @@ PKV_DEVICE HeadWeights weigh_parts(const MergeArgs& a, const PartialStats* stats
   const int32_t sample_begin = token_slots + a.slots.candidates;
   const bool is_sketch = a.tail == PKV_TAIL_SKETCH;
   HeadWeights w = {};
-  LogSum rest;
+  LogSum rest = LogSum::nothing();
   if (a.tail != PKV_TAIL_DROP) {
-    rest.add(a.rest_lse[head], 1.0F);
+    rest.add(a.rest_lse[head]);
     for (int32_t u = token_slots; !is_sketch && u < sample_begin; ++u) {
-      rest.add(stats[u].max, stats[u].sum);
+      rest = both(rest, {stats[u].max, stats[u].sum});
     }
   }
-  const float rest_logit = good_count > 0 ? rest.value() : no_logit();
+  const float rest_logit = good_count > 0 ? rest.value() : minus_infinity();
 
   w.max = larger(sink, rest_logit);
   const int32_t own_slots = is_sketch ? sample_begin : token_slots;
@@ -95,7 +80,7 @@ PKV_DEVICE HeadWeights weigh_parts(const MergeArgs& a, const PartialStats* stats
     if (u >= token_slots) w.sketched += weight;
   }
 
-  SampleSums samples = {no_logit(), 0.0F, 0.0F};
+  SampleSums samples = {minus_infinity(), 0.0F, 0.0F};
   for (int32_t u = sample_begin; u < a.slots.all(); ++u) {
     samples.max = larger(samples.max, stats[u].max);
   }
@@ -133,7 +118,7 @@ merge_slots(MergeArgs a) {
       for (int32_t j = thread_index(); j < dv; j += Traits::kMergeThreads) {
         store_element(a.output.dtype, output, j, 0.0F);
       }
-      if (thread_index() == 0 && a.lse != nullptr) a.lse[head] = no_logit();
+      if (thread_index() == 0 && a.lse != nullptr) a.lse[head] = minus_infinity();
       continue;  // the whole block
     }
 
@@ -141,7 +126,7 @@ merge_slots(MergeArgs a) {
     const int64_t good_count = a.tail != PKV_TAIL_DROP ? a.good_counts[zone_row] : 0;
     const bool is_whole =
         is_sketch && format::samples(a.codec.geometry, a.lengths[at.entry], a.sample_most).is_all();
-    const float sink = a.sink_logits != nullptr ? a.sink_logits[query_head] : no_logit();
+    const float sink = a.sink_logits != nullptr ? a.sink_logits[query_head] : minus_infinity();
     const PartialStats* stats = a.partials.stats + head * a.slots.all();
     const float* values = a.partials.values + head * a.slots.all() * dv;
     const HeadWeights w = weigh_parts(a, stats, head, sink, good_count, is_whole);
@@ -182,7 +167,7 @@ merge_slots(MergeArgs a) {
       store_element(a.output.dtype, output, j, w.total == 0.0F ? 0.0F : sum / w.total);
     }
     if (thread_index() == 0 && a.lse != nullptr) {
-      a.lse[head] = w.total == 0.0F ? no_logit() : w.max + std::log(w.total);
+      a.lse[head] = w.total == 0.0F ? minus_infinity() : w.max + std::log(w.total);
     }
     sync_block();  // rotated is read
   }

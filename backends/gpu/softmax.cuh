@@ -8,6 +8,13 @@
 
 namespace PKV_GPU_NS {
 
+// exp(logit - max): 0 for a logit of -inf, also where the maximum is.
+PKV_DEVICE float exp_below(float logit, float max) {
+  return logit == minus_infinity() ? 0.0F : std::exp(logit - max);
+}
+
+PKV_DEVICE float larger(float a, float b) { return a < b ? b : a; }
+
 // How a kernel divides vectors of up to 8 * kGroupLanes * kRuns elements: run c of the lane of rank
 // r is elements 8 * (c * kGroupLanes + r) .. + 7. Each token is seen by kQueryHeads heads.
 template <int kGroupLanes, int kRuns, int kQueryHeads>
@@ -49,7 +56,7 @@ struct Softmax {
   PKV_DEVICE void clear() {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      max[h] = no_logit();
+      max[h] = minus_infinity();
       sum[h] = 0.0F;
       squares[h] = 0.0F;
 #pragma unroll
@@ -110,7 +117,7 @@ PKV_DEVICE void write_partial(const Softmax<Shape>& state, SoftmaxRoom<Shape, kT
   for (int h = 0; h < Shape::kHeads; ++h) {
     if (h >= heads) break;
     const int64_t at = (first + h) * partials.slots + slot;
-    float max = no_logit();
+    float max = minus_infinity();
     for (int group = 0; group < kGroups; ++group) max = larger(max, room.stats[group][h].max);
     if (thread_index() == 0) {
       PartialStats all = {max, 0.0F, 0.0F, 0.0F};

@@ -19,6 +19,18 @@ struct Traits {
   static constexpr int kAttendSamples = 24;
   static constexpr int kTailTile = 32;
   static constexpr int kMergeThreads = 64;
+  static constexpr int kBestThreads = 128;
+  static constexpr int kBestShort = 192;
+  static constexpr int kBestTile = 64;
+  static constexpr int kBestBlocks = 4;
+  static constexpr int kRerankThreads = 64;
+  static constexpr int kRerankTile = 64;
+  static constexpr int kRerankBlocks = 4;
+  static constexpr int kRerankQueryBytes = 4096;
+  static constexpr int kScoreThreads = 64;
+  static constexpr int kScoreBlocks = 4;
+  static constexpr int kHitThreads = 64;
+  static constexpr int kHitTile = 128;
 };
 
 }  // namespace pkv::gpu_host
