@@ -33,6 +33,13 @@ struct Traits {
   static constexpr int kScoreBlocks = 128;  // of a row at most
   static constexpr int kHitThreads = 512;
   static constexpr int kHitTile = 2048;  // hits that one block sorts
+  static constexpr int kEncodeThreads = 256;
+  static constexpr int kEncodeTokens = 1024;     // of a tile, at most
+  static constexpr int kEncodeLeastTokens = 64;  // and at least
+  static constexpr int kFinishThreads = 64;
+  static constexpr int kFitThreads = 128;
+  static constexpr int kFitTokens = 256;
+  static constexpr int kFitParts = 128;
 };
 
 }  // namespace pkv::cuda

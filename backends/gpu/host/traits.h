@@ -31,6 +31,13 @@ struct Traits {
   static constexpr int kScoreBlocks = 4;
   static constexpr int kHitThreads = 64;
   static constexpr int kHitTile = 128;
+  static constexpr int kEncodeThreads = 64;
+  static constexpr int kEncodeTokens = 64;
+  static constexpr int kEncodeLeastTokens = 32;
+  static constexpr int kFinishThreads = 64;
+  static constexpr int kFitThreads = 64;
+  static constexpr int kFitTokens = 32;
+  static constexpr int kFitParts = 3;
 };
 
 }  // namespace pkv::gpu_host
