@@ -9,6 +9,18 @@ struct Traits {
   static constexpr int kTableThreads = 256;
   static constexpr int kVoteThreads = 256;
   static constexpr int kVoteKeys = 4;
+  static constexpr int kFetchThreads = 256;
+  static constexpr int kAttendThreads = 128;
+  // Blocks of one kind (dense, rows, candidates, samples) that a launch aims at: 132 to 148
+  // multiprocessors, two or three blocks each, four kinds.
+  static constexpr int kAttendBlocks = 160;
+  // What is worth a block of its own.
+  static constexpr int kAttendTokens = 64;
+  static constexpr int kAttendRows = 16;
+  static constexpr int kAttendCandidates = 1024;
+  static constexpr int kAttendSamples = 64;
+  static constexpr int kTailTile = 1024;  // a multiple of 32
+  static constexpr int kMergeThreads = 128;
   static constexpr int kBestThreads = 512;
   static constexpr int kBestShort = 8192;  // values of a row that one block takes alone
   static constexpr int kBestTile = 4096;   // values of a block at least

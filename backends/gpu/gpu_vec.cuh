@@ -38,6 +38,15 @@ PKV_DEVICE float frint(float a) { return rintf(a); }
 PKV_DEVICE float ffma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 #endif
 
+// a * b + c for bounded results alone: rounded once on devices, twice on the host.
+PKV_DEVICE float fmadd(float a, float b, float c) {
+#if defined(PKV_GPU_HOST)
+  return a * b + c;
+#else
+  return fmaf(a, b, c);
+#endif
+}
+
 PKV_DEVICE float absolute(float a) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(a) & 0x7fffffffU);
 }
@@ -62,6 +71,16 @@ PKV_DEVICE void store_words(void* target, const Words<kCount>& words) {
   *reinterpret_cast<Words<kCount>*>(target) = words;
 }
 
+// The number that an f16 is; where it is NaN, a NaN.
+PKV_DEVICE float f16_value(uint16_t bits) {
+#if defined(PKV_GPU_CUDA)
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return format::f16_to_float(bits);
+#endif
+}
 // Four bytes of the eight that a (0 .. 3) and b (4 .. 7) hold: byte i of the result is the one that
 // nibble i of `selector` names, or with 8 added to its name 0xff or 0 as its highest bit says.
 PKV_DEVICE uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {

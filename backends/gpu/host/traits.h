@@ -10,6 +10,15 @@ struct Traits {
   static constexpr int kTableThreads = 64;
   static constexpr int kVoteThreads = 64;
   static constexpr int kVoteKeys = 2;
+  static constexpr int kFetchThreads = 64;
+  static constexpr int kAttendThreads = 64;
+  static constexpr int kAttendBlocks = 24;
+  static constexpr int kAttendTokens = 16;
+  static constexpr int kAttendRows = 8;
+  static constexpr int kAttendCandidates = 40;
+  static constexpr int kAttendSamples = 24;
+  static constexpr int kTailTile = 32;
+  static constexpr int kMergeThreads = 64;
   static constexpr int kBestThreads = 128;
   static constexpr int kBestShort = 192;
   static constexpr int kBestTile = 64;
