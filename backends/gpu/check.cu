@@ -86,4 +86,14 @@ pkv_status check_queries(const pkv_host* host, const pkv_codec_params& codec, in
   return check_floats(host, "queries", queries);
 }
 
+pkv_status check_logits(const pkv_host* host, float scale, float soft_cap) {
+  if (!(scale > 0.0F && scale <= 1e6F)) {
+    return refuse(host, PKV_UNIMPLEMENTED, "scale=%g: must be above 0 and at most 1e6",
+                  static_cast<double>(scale));
+  }
+  if (soft_cap >= 0.0F && soft_cap <= 1e6F) return PKV_OK;
+  return refuse(host, PKV_UNIMPLEMENTED, "soft_cap=%g: must be 0 (none) or above, at most 1e6",
+                static_cast<double>(soft_cap));
+}
+
 }  // namespace PKV_GPU_NS

@@ -23,4 +23,7 @@ pkv_status check_queries(const pkv_host* host, const pkv_codec_params& codec, in
 pkv_status check_range(const pkv_host* host, const char* name, int64_t value, int64_t lo,
                        int64_t hi);
 
+// 0 < scale <= 1e6, 0 <= soft_cap <= 1e6.
+pkv_status check_logits(const pkv_host* host, float scale, float soft_cap);
+
 }  // namespace PKV_GPU_NS

@@ -36,6 +36,15 @@ PKV_DEVICE float fsqrt_rn(float a) { return __fsqrt_rn(a); }
 PKV_DEVICE float frint(float a) { return rintf(a); }
 #endif
 
+// a * b + c for bounded results alone: rounded once on devices, twice on the host.
+PKV_DEVICE float fmadd(float a, float b, float c) {
+#if defined(PKV_GPU_HOST)
+  return a * b + c;
+#else
+  return fmaf(a, b, c);
+#endif
+}
+
 PKV_DEVICE float absolute(float a) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(a) & 0x7fffffffU);
 }
@@ -58,6 +67,47 @@ PKV_DEVICE Words<kCount> load_words(const void* source) {
 template <int kCount>
 PKV_DEVICE void store_words(void* target, const Words<kCount>& words) {
   *reinterpret_cast<Words<kCount>*>(target) = words;
+}
+
+// The number that an f16 is; where it is NaN, a NaN.
+PKV_DEVICE float f16_value(uint16_t bits) {
+#if defined(PKV_GPU_CUDA)
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return format::f16_to_float(bits);
+#endif
+}
+// Four bytes of the eight that a (0 .. 3) and b (4 .. 7) hold: byte i of the result is the one that
+// nibble i of `selector` names, or with 8 added to its name 0xff or 0 as its highest bit says.
+PKV_DEVICE uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+#if defined(PKV_GPU_CUDA)
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+  return result;
+#else
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t name = (selector >> (4 * i)) & 0xfU;
+    auto byte = static_cast<uint32_t>(bytes >> (8 * (name & 7U))) & 0xffU;
+    if ((name & 8U) != 0) byte = (byte & 0x80U) != 0 ? 0xffU : 0U;
+    result |= byte << (8 * i);
+  }
+  return result;
+#endif
+}
+// sum + the products of the four signed bytes of a and b.
+PKV_DEVICE int32_t add_dot4(int32_t sum, uint32_t a, uint32_t b) {
+#if defined(PKV_GPU_CUDA)
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
+#else
+  for (int i = 0; i < 32; i += 8) {
+    sum += int32_t{static_cast<int8_t>(a >> i)} * int32_t{static_cast<int8_t>(b >> i)};
+  }
+  return sum;
+#endif
 }
 
 // Element j of a row, exactly as fp32. dtype is f32, f16 or bf16; the row is aligned to it.

@@ -61,4 +61,23 @@ PKV_DEVICE void rotate(const GroupVector& v, const format::RotationPlan& plan, c
   v.each(v.dim - size, v.dim, by_scale);  // c, or 2^-p
 }
 
+// x = transpose(x) / g, in place: undoes rotate up to rounding. Syncs behind, too.
+PKV_DEVICE void unrotate(const GroupVector& v, const format::RotationPlan& plan,
+                         const float* signs_1, const float* signs_2) {
+  const int size = 1 << plan.log2_size;
+  const float scale = plan.block_scale;
+  const auto by_scale = [scale](int, float x) { return fmul_rn(x, scale); };
+  const auto by_gain = [&](int j, float x) { return fdiv_rn(fmul_rn(signs_1[j], x), plan.gain); };
+  const bool is_one_step = plan.is_power_of_two && plan.rounds == 1;
+  if (!is_one_step) {
+    fwht(v, v.dim - size, size);
+    v.each(v.dim - size, v.dim, by_scale);
+    v.each([signs_2](int j, float x) { return fmul_rn(signs_2[j], x); });
+  }
+  fwht(v, 0, size);
+  if (!plan.is_power_of_two) v.each(0, size, by_scale);
+  v.each(by_gain);
+  GroupVector::Group::sync();
+}
+
 }  // namespace PKV_GPU_NS

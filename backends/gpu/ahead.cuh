@@ -1,0 +1,24 @@
+// A loop over memory whose loads run ahead of their use.
+#pragma once
+
+#include "backends/gpu/gpu_rt.h"
+
+namespace PKV_GPU_NS {
+
+inline constexpr int kLoadAhead = 8;
+
+// use(t, load(t)) for t = begin .. end - 1, ascending, with kLoadAhead loads in flight.
+template <class Load, class Use>
+PKV_DEVICE void load_ahead(int64_t begin, int64_t end, const Load& load, const Use& use) {
+  for (int64_t t = begin; t < end; t += kLoadAhead) {
+    decltype(load(t)) loaded[kLoadAhead];
+#pragma unroll
+    for (int i = 0; i < kLoadAhead; ++i) loaded[i] = load(t + i < end ? t + i : end - 1);
+#pragma unroll
+    for (int i = 0; i < kLoadAhead; ++i) {
+      if (t + i < end) use(t + i, loaded[i]);
+    }
+  }
+}
+
+}  // namespace PKV_GPU_NS
