@@ -214,6 +214,7 @@ def test_what_a_child_started_ends_with_it(tmp_path):
     "backend, reason",
     [
         ({"name": "fake", "usable": False, "reason": "no driver"}, "no driver"),
+        ({"name": "", "path": "/x/pariskv_backend_fake.so", "reason": "too old"}, "too old"),
         ({"name": "other", "usable": True, "devices": [{"device": "x"}]}, "no such backend"),
         ({"name": "fake", "devices": [{"ordinal": 0, "error": "lost"}]}, "no device"),
     ],
