@@ -30,6 +30,7 @@ CALLS = 16  # of a graph
 GIB = 1 << 30
 DEVICE_CACHE = 160 << 20  # more than devices have
 MAX_LAYERS = 28
+DEVICE = "cuda"
 ATTENTION = {
     "torch cudnn": SDPBackend.CUDNN_ATTENTION,
     "torch flash": SDPBackend.FLASH_ATTENTION,
@@ -83,7 +84,7 @@ def times_of(replays):
 
 
 def randn(*shape):
-    return torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+    return torch.randn(shape, dtype=torch.bfloat16, device=DEVICE)
 
 
 def capture(stream, calls):
@@ -164,11 +165,11 @@ def full_attention(stream, batch, n, repeat):
 class Zone:
     """One piece of pinned memory, filled once, that every shape cuts its K and V from."""
 
-    def __init__(self, gib):
-        self.memory = torch.empty(gib * GIB // 2, dtype=torch.bfloat16, pin_memory=True)
+    def __init__(self, size):
+        pins = DEVICE == "cuda"
+        self.memory = torch.empty(size // 2, dtype=torch.bfloat16, pin_memory=pins)
         for piece in self.memory.split(GIB // 8):
-            piece.copy_(randn(piece.numel()), non_blocking=True)
-        torch.cuda.synchronize()
+            piece.copy_(randn(piece.numel()))
 
     def pairs(self, batch, n, count):
         """K and V, [b, h, n, d], of at most `count` layers."""
@@ -192,7 +193,7 @@ class Steps:
         if not pairs:
             raise RuntimeError("K and V do not fit into --memory")
         self.config = capi.config(library, head_dim=HEAD_DIM, candidates=f"{share:.6f}", tail=tail)
-        sample = [view[0, :, :65536].to("cuda") for view in pairs[0]]
+        sample = [view[0, :, :65536].to(DEVICE) for view in pairs[0]]
         codec = capi.fit(library, self.config, sample[0], randn(QUERY_HEADS, 64, HEAD_DIM),
                          sample[1])  # fmt: skip
         self.queries = randn(CALLS, batch, QUERY_HEADS, HEAD_DIM)
@@ -208,7 +209,7 @@ class Steps:
         ]  # fmt: skip
         for i in range(CALLS):
             self.steps.append(self.step(i, dense[i % layers], pairs[i % layers % len(pairs)]))
-        torch.cuda.synchronize()
+        self.dense, self.pairs = dense, pairs
 
     def index(self, codec, batch, n, keys, values):
         made = capi.Handle(self.library, "index", codec)
@@ -268,6 +269,7 @@ def our_step(stream, library, zone, batch, n, share, options):
     row = base_row(library.backend, "step", batch, n, candidates=share, tail=options.tail,
                    rows="host")  # fmt: skip
     try:
+        stream.synchronize()
         steps = Steps(library, zone, batch, n, share, options.tail)
     except RuntimeError as error:
         return {**row, "trouble": str(error)}
@@ -311,7 +313,7 @@ def main():
     if options.backend == "cuda":
         library = capi.Library(options.prefix / "lib" / "libpariskv.so.0", options.backend)
         library.wrap_stream(stream.cuda_stream)
-        zone = Zone(options.memory)
+        zone = Zone(options.memory * GIB)
     for batch, n in shapes:
         if time.monotonic() > deadline:
             print(json.dumps(base_row("", "", batch, n, trouble="no time left")), flush=True)
