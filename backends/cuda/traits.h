@@ -9,7 +9,8 @@ struct Traits {
   static constexpr int kTableThreads = 256;
   static constexpr int kVoteThreads = 256;
   static constexpr int kVoteKeys = 4;
-  static constexpr int kEncodeThreads = 256;
+  static constexpr int kEncodeThreads = 128;
+  static constexpr int kEncodeBlocks = 4;        // resident at least: up to 128 registers
   static constexpr int kEncodeTokens = 1024;     // of a tile, at most
   static constexpr int kEncodeLeastTokens = 64;  // and at least
   static constexpr int kFinishThreads = 64;

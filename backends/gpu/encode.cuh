@@ -221,7 +221,7 @@ struct SharedCoder {
       uint32_t planes[Table::kPlanes];
 #pragma unroll
       for (int p = 0; p < Table::kPlanes; ++p) {
-        planes[p] = Group::ballot(((code >> p) & 1U) != 0);
+        planes[p] = Group::ballot(code_bit(code, p) != 0);
       }
       put(c, planes, Group::ballot(y >= 0.0F));
     }
@@ -317,7 +317,7 @@ struct SharedCoder {
 
 // Block: a tile of a row.
 template <class Traits, class Coder>
-PKV_KERNEL(Traits::kEncodeThreads)
+PKV_KERNEL(Traits::kEncodeThreads, Traits::kEncodeBlocks)
 encode_tiles(EncodeArgs a) {
   struct Shared {
     uint8_t bad[Traits::kEncodeTokens];

@@ -11,6 +11,7 @@ struct Traits {
   static constexpr int kVoteThreads = 64;
   static constexpr int kVoteKeys = 2;
   static constexpr int kEncodeThreads = 64;
+  static constexpr int kEncodeBlocks = 1;
   static constexpr int kEncodeTokens = 64;
   static constexpr int kEncodeLeastTokens = 32;
   static constexpr int kFinishThreads = 64;
