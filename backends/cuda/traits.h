@@ -10,7 +10,7 @@ struct Traits {
   static constexpr int kVoteThreads = 256;
   static constexpr int kVoteKeys = 4;
   static constexpr int kEncodeThreads = 128;
-  static constexpr int kEncodeBlocks = 4;        // resident at least: up to 128 registers
+  static constexpr int kEncodeBlocks = 5;        // resident at least: up to 96 registers
   static constexpr int kEncodeTokens = 1024;     // of a tile, at most
   static constexpr int kEncodeLeastTokens = 64;  // and at least
   static constexpr int kFinishThreads = 64;

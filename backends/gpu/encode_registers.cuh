@@ -212,6 +212,8 @@ struct RegisterCoder {
   static constexpr int kDim = Vector::kDim;
   static constexpr int kAtOnce = 32 / kLanes;  // vectors of a group
   static constexpr bool kIsPolar = std::is_same_v<KeyTable, PolarTable>;
+  // Takes more registers than Traits::kEncodeBlocks leaves.
+  static constexpr bool kIsWide = kLanes < 8 || !std::is_same_v<KeyTable, Normal4Table>;
 
   static constexpr int kLevels = 1 << (2 * KeyTable::kPlanes);
 
@@ -228,6 +230,7 @@ struct RegisterCoder {
     auto* floats = reinterpret_cast<float*>(memory);
     const float* mu = a.codec.key_row(a.codec.params.center, tile.set, tile.at.head);
     const float* s = a.codec.key_row(a.codec.params.balance, tile.set, tile.at.head);
+#pragma unroll 1
     for (int32_t j = thread_index(); j < kDim; j += block_size()) {
       float* pair = floats + 4 * (j / 2) + j % 2;
       pair[0] = mu[j];
