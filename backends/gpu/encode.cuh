@@ -36,7 +36,7 @@ struct EncodeArgs {
 // A block's tokens: `count` from token `first` of the call on, which goes to position `position`.
 struct Tile {
   RowIndex at;
-  int64_t set;
+  int32_t set;
   int64_t first;
   int64_t position;
   int32_t count;
@@ -52,7 +52,7 @@ PKV_DEVICE Tile tile_of(const EncodeArgs& a, int64_t row, int64_t index) {
   const int64_t left = a.counts[tile.at.entry] - tile.first;
   if (left <= 0) return tile;
   tile.count = left < a.tiles.tokens ? static_cast<int32_t>(left) : a.tiles.tokens;
-  tile.set = a.codec.set(tile.at.entry);
+  tile.set = static_cast<int32_t>(a.codec.set(tile.at.entry));
   tile.position = a.starts[tile.at.entry] + tile.first;
   const int64_t sequence = a.sequences[tile.at.entry];
   tile.records = a.store.row(sequence, tile.at.head);
@@ -125,6 +125,7 @@ template <class KeyTable>
 struct SharedCoder {
   using Group = LaneGroup<32>;
   static constexpr bool kIsPolar = std::is_same_v<KeyTable, PolarTable>;
+  static constexpr bool kIsWide = false;
 
   GroupVector v;
   float* unit;  // [dim / 8]
@@ -221,7 +222,7 @@ struct SharedCoder {
       uint32_t planes[Table::kPlanes];
 #pragma unroll
       for (int p = 0; p < Table::kPlanes; ++p) {
-        planes[p] = Group::ballot(((code >> p) & 1U) != 0);
+        planes[p] = Group::ballot(code_bit(code, p) != 0);
       }
       put(c, planes, Group::ballot(y >= 0.0F));
     }
@@ -317,7 +318,7 @@ struct SharedCoder {
 
 // Block: a tile of a row.
 template <class Traits, class Coder>
-PKV_KERNEL(Traits::kEncodeThreads)
+PKV_KERNEL(Traits::kEncodeThreads, Coder::kIsWide ? 1 : Traits::kEncodeBlocks)
 encode_tiles(EncodeArgs a) {
   struct Shared {
     uint8_t bad[Traits::kEncodeTokens];
@@ -328,6 +329,7 @@ encode_tiles(EncodeArgs a) {
     const Tile tile = tile_of(a, row, block_x());
     if (tile.count == 0) continue;  // the whole block
     Coder coder(a, tile, memory);
+#pragma unroll 1
     for (int32_t t = thread_index(); t < tile.count; t += Traits::kEncodeThreads) shared.bad[t] = 0;
     sync_block();
     const TileSketches sketches = sketches_of(a, tile);

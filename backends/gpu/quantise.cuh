@@ -1,4 +1,5 @@
 // Magnitude codes and their tables. docs/algorithm.md, section 3.4. Exact.
+// Here bit p of a code stands at place 2 p, so that codes of neighbours pack bit beside bit.
 // A table gives thresholds and levels by a constant index, so that a kernel holds them as constants.
 #pragma once
 
@@ -67,17 +68,24 @@ class Quantiser {
       float left[kHalf + 1];
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) left[i] = is_above ? cuts[kHalf + 1 + i] : cuts[i];
-      return search<kHalf>(left, magnitude) | (is_above ? uint32_t{kHalf + 1} : 0U);
+      constexpr uint32_t kBit = kHalf + 1;
+      return search<kHalf>(left, magnitude) | (is_above ? kBit * kBit : 0U);
     }
   }
 
   float cut_[kCuts];
 };
 
-// All levels of a table: put(code, level).
+// The code that stands for number i of a table.
+constexpr uint32_t spread_code(uint32_t i) {
+  return (i & 1U) | (i & 2U) << 1 | (i & 4U) << 2 | (i & 8U) << 3;
+}
+PKV_DEVICE uint32_t code_bit(uint32_t code, int p) { return (code >> (2 * p)) & 1U; }
+
+// All levels of a table: put(i, level).
 template <class Table, class Put, size_t... i>
-PKV_DEVICE void each_level(const Put& put, std::index_sequence<i...> /*codes*/) {
-  (put(static_cast<uint32_t>(i), Table::template kLevel<static_cast<int>(i)>), ...);
+PKV_DEVICE void each_level(const Put& put, std::index_sequence<i...> /*levels*/) {
+  (put(static_cast<int>(i), Table::template kLevel<static_cast<int>(i)>), ...);
 }
 template <class Table, class Put>
 PKV_DEVICE void each_level(const Put& put) {
@@ -87,14 +95,13 @@ PKV_DEVICE void each_level(const Put& put) {
 // The level of a code, chosen among constants.
 template <class Table>
 PKV_DEVICE float level_of(uint32_t code) {
-  constexpr int kLevels = 1 << Table::kPlanes;
-  float level[kLevels];
-  each_level<Table>([&](uint32_t i, float value) { level[i] = value; });
+  float level[1 << Table::kPlanes];
+  each_level<Table>([&](int i, float value) { level[i] = value; });
 #pragma unroll
-  for (int half = kLevels / 2; half >= 1; half /= 2) {
-    const bool is_upper = (code & static_cast<uint32_t>(half)) != 0;
+  for (int p = Table::kPlanes - 1; p >= 0; --p) {
+    const bool is_upper = code_bit(code, p) != 0;
 #pragma unroll
-    for (int i = 0; i < half; ++i) level[i] = is_upper ? level[i + half] : level[i];
+    for (int i = 0; i < (1 << p); ++i) level[i] = is_upper ? level[i + (1 << p)] : level[i];
   }
   return level[0];
 }

@@ -72,6 +72,27 @@ PKV_DEVICE void for_good_values(const TileValues& v, int32_t j, int32_t begin, i
       });
 }
 
+// The same of one piece, into its sum and range. A bad value counts as 0: no sum that begins at +0
+// is changed by that.
+template <bool kIsBf16>
+PKV_DEVICE void sum_piece(const TileValues& v, int32_t j, int32_t begin, int32_t end,
+                          const uint8_t* bad, double& sum, ValueRange& range) {
+  load_ahead(
+      begin, end,
+      [&](int64_t t) {
+        const std::byte* row = v.row(t);
+        if constexpr (kIsBf16) return uint32_t{reinterpret_cast<const uint16_t*>(row)[j]};
+        return load_bits(v.values.dtype, row, j);
+      },
+      [&](int64_t t, uint32_t bits) {
+        const float loaded =
+            kIsBf16 ? std::bit_cast<float>(bits << 16) : value_of(v.values.dtype, bits);
+        const float value = bad[t] != 0 ? 0.0F : loaded;
+        sum += static_cast<double>(value);
+        range.add(value);
+      });
+}
+
 // What a tile leaves, by all threads of the block: bad[i] says whether token i is bad.
 PKV_DEVICE void add_tile(const Tiles& tiles, bool has_values, const TileValues& v, int64_t row,
                          int64_t tile, const uint8_t* bad) {
@@ -84,13 +105,12 @@ PKV_DEVICE void add_tile(const Tiles& tiles, bool has_values, const TileValues& 
       const int32_t behind = begin + tiles.piece_tokens();
       double sum = 0.0;
       ValueRange range;
-      for_good_values(
-          v, j, begin, behind < v.count ? behind : v.count,
-          [bad](int64_t t) { return bad[t] != 0; },
-          [&](float value) {
-            sum += static_cast<double>(value);
-            range.add(value);
-          });
+      const int32_t end = behind < v.count ? behind : v.count;
+      if (v.values.dtype == PKV_DTYPE_BF16) {
+        sum_piece<true>(v, j, begin, end, bad, sum, range);
+      } else {
+        sum_piece<false>(v, j, begin, end, bad, sum, range);
+      }
       const int64_t at = tiles.piece_row(row, tile, piece) + j;
       tiles.sums[at] = sum;
       tiles.range[at] = range.packed();
@@ -178,31 +198,39 @@ PKV_DEVICE void finish_column(const FinishArgs& a, const TileValues& v, int64_t 
   const int64_t first = a.tiles.piece_row(row, 0, 0) + j;
   double& target = a.value_sums[store_row * dv + j];
   double sum = target;
-  struct PieceSum {
-    double sum;
-    uint32_t range;
-  };
-  const auto load = [&](int64_t p) {
-    return PieceSum{a.tiles.sums[first + p * dv], a.tiles.range[first + p * dv]};
-  };
-  load_ahead(0, pieces, load, [&](int64_t p, const PieceSum& of_piece) {
-    const bool is_nothing = of_piece.range == ValueRange::kNothing;
-    if (is_nothing && std::bit_cast<uint64_t>(sum) != uint64_t{1} << 63) return;
-    if (!is_nothing && is_exact(sum, of_piece.range, fraction, log2_length)) {
-      sum += of_piece.sum;
-      return;
+  int64_t p = 0;
+  while (p < pieces) {
+    double sums[kLoadAhead];
+    uint32_t ranges[kLoadAhead];
+#pragma unroll
+    for (int i = 0; i < kLoadAhead; ++i) {
+      const int64_t at = first + (p + i < pieces ? p + i : pieces - 1) * dv;
+      sums[i] = a.tiles.sums[at];
+      ranges[i] = a.tiles.range[at];
     }
+    int done = 0;  // pieces added as a whole, up to one that is not
+#pragma unroll
+    for (int i = 0; i < kLoadAhead; ++i) {
+      const bool is_whole = ranges[i] == ValueRange::kNothing
+                                ? std::bit_cast<uint64_t>(sum) != uint64_t{1} << 63
+                                : is_exact(sum, ranges[i], fraction, log2_length);
+      if (done != i || p + i >= pieces || !is_whole) continue;
+      sum += sums[i];
+      ++done;
+    }
+    p += done;
+    if (done == kLoadAhead || p >= pieces) continue;
     TileValues piece = v;
     piece.first = p * length;
     piece.position = v.position + piece.first;
     const int64_t left = count - piece.first;
-    for_good_values(
-        piece, j, 0, left < length ? static_cast<int32_t>(left) : length,
-        [&](int64_t t) {
-          return is_bf16_nan(*key_slot(a.store, records, piece.position + t).factor());
-        },
-        [&sum](float value) { sum += static_cast<double>(value); });
-  });
+    const auto is_bad = [&](int64_t t) {
+      return is_bf16_nan(*key_slot(a.store, records, piece.position + t).factor());
+    };
+    for_good_values(piece, j, 0, left < length ? static_cast<int32_t>(left) : length, is_bad,
+                    [&sum](float value) { sum += static_cast<double>(value); });
+    ++p;
+  }
   target = sum;
 }
 
