@@ -25,6 +25,7 @@ struct Traits {
   static constexpr int kBestShort = 8192;  // values of a row that one block takes alone
   static constexpr int kBestTile = 4096;   // values of a block at least
   static constexpr int kBestBlocks = 128;  // of a row at most
+  static constexpr int kEstimateQueryThreads = 128;
   static constexpr int kRerankThreads = 256;
   static constexpr int kRerankTile = 256;             // keys of a block at a time
   static constexpr int kRerankBlocks = 256;           // of a row at most

@@ -152,6 +152,7 @@ best_places(BestArgs<Bounds> a) {
     uint64_t before = 0;
     for (int64_t run = thread_index(); run < first; run += kThreads) before += counts[run];
     before = block_sum<kThreads>(before, shared.sums).total;
+#pragma unroll 1
     for (int i = 0; i < Group::index(); ++i) before += counts[first + i];
     const int64_t run = first + Group::index();
     write_run(row, cut, runs.begin(run), runs.begin(run + 1), before,

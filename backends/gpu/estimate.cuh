@@ -1,6 +1,6 @@
 // Estimates of the products of a row's queries with keys, from their records. docs/algorithm.md,
 // section 6.1.
-// A group of 2, 4 or 8 lanes takes a key: each lane loads 16 bytes, the codes of 32 dims, and the
+// A group of 2 to 16 lanes takes a key: each lane loads 16 bytes, the codes of 32 dims, and the
 // word of their signs. A query number is an integer of 16 bits in a high and a low signed byte, a
 // level is 2 y + 1 with y in a signed byte, so that
 //   dot = 2 (256 sum y hi + sum y lo) + sum c,
@@ -22,12 +22,18 @@ namespace PKV_GPU_NS {
 inline constexpr float kEstimateLimit = 1e30F;
 inline constexpr int kQueryVectors = 4;  // of four words, per head and chunk of a scalar codec
 
+// What an estimate takes from a head, beside its numbers.
+struct alignas(16) HeadTerms {
+  float bias;   // b_g
+  float unit;   // scalar: unit_g
+  int32_t sum;  // scalar: sum_j c_g,j
+  int32_t unused;
+};
+
 // What section 6.1 says of the queries, of all rows of a call, in scratch.
 struct EstimateQueries {
-  uint32_t* words;  // scalar: [rows, G, kQueryVectors, chunks, 4], as above
-  int32_t* sums;    // scalar: [rows, G] sum_j c_g,j
-  float* units;     // scalar: [rows, G]
-  float* biases;    // [rows, G] b_g
+  uint32_t* words;   // scalar: [rows, G, kQueryVectors, chunks, 4], as above
+  HeadTerms* terms;  // [rows, G]
 };
 
 struct EstimateQueryArgs {
@@ -44,8 +50,9 @@ PKV_DEVICE int32_t scalar_integer(float y, float M) {
   return M == 0.0F ? 0 : static_cast<int32_t>(frint(fdiv_rn(fmul_rn(32512.0F, y), M)));
 }
 
-// Words of one head, and what a scalar codec needs besides; by a group of 32 lanes.
-PKV_DEVICE void prepare_scalar_head(const EstimateQueryArgs& a, int64_t head, const float* y) {
+// Words and terms of one head, of a scalar codec; by a group of 32 lanes.
+PKV_DEVICE void prepare_scalar_head(const EstimateQueryArgs& a, int64_t head, const float* y,
+                                    HeadTerms* terms) {
   using Group = LaneGroup<32>;
   const int32_t d = a.codec.geometry.head_dim;
   float M = 0.0F;
@@ -70,15 +77,13 @@ PKV_DEVICE void prepare_scalar_head(const EstimateQueryArgs& a, int64_t head, co
     words[(v * a.chunks + chunk) * 4 + e] = high;
     words[((v + 2) * a.chunks + chunk) * 4 + e] = low;
   }
-  sum = Group::sum(sum);
-  if (Group::rank() != 0) return;
-  a.out.sums[head] = sum;
-  a.out.units[head] = fdiv_rn(fdiv_rn(M, 32512.0F), a.codec.key_plan.gain);
+  terms->unit = fdiv_rn(fdiv_rn(M, 32512.0F), a.codec.key_plan.gain);
+  terms->sum = Group::sum(sum);
 }
 
 // Group of 32 lanes: a head of a row. Rows of bad queries are left undefined.
 template <class Traits>
-PKV_KERNEL(Traits::kQueryThreads)
+PKV_KERNEL(Traits::kEstimateQueryThreads)
 prepare_estimates(EstimateQueryArgs a) {
   using Group = LaneGroup<32>;
   const int32_t d = a.codec.geometry.head_dim;
@@ -87,15 +92,18 @@ prepare_estimates(EstimateQueryArgs a) {
     if (a.prepared.bad[row] != 0) continue;
     const RowIndex at = row_index(row, a.codec.geometry.kv_heads);
     const float* mu = a.codec.key_row(a.codec.params.center, a.codec.set(at.entry), at.head);
-    for (int32_t g = Group::index(); g < G; g += Group::count()) {
+    const auto step = static_cast<int32_t>(grid_x()) * Group::count();
+    for (int32_t g = static_cast<int32_t>(block_x()) * Group::count() + Group::index(); g < G;
+         g += step) {
       const int64_t head = row * G + g;
       const std::byte* q = a.queries.row(at.entry, int64_t{at.head} * G + g);
-      const float bias =
+      HeadTerms terms{};
+      terms.bias =
           fold_group(d, [&](int j) { return fmul_rn(load_element(a.queries.dtype, q, j), mu[j]); });
-      if (Group::rank() == 0) a.out.biases[head] = bias;
       if (a.codec.geometry.codec != PKV_CODEC_POLAR4) {
-        prepare_scalar_head(a, head, a.prepared.heads + head * d);
+        prepare_scalar_head(a, head, a.prepared.heads + head * d, &terms);
       }
+      if (Group::rank() == 0) a.out.terms[head] = terms;
     }
   }
 }
@@ -242,9 +250,7 @@ struct KeyParts {
 struct RowEstimateQueries {
   const uint32_t* words;  // scalar: of head 0; polar4: the floats of q'
   int32_t head_words;     // from one head to the next
-  const int32_t* sums;
-  const float* units;
-  const float* biases;
+  const HeadTerms* terms;
   float gain;
 };
 
@@ -258,22 +264,23 @@ PKV_DEVICE void estimate(const KeyParts<kCodec, Shape>& parts, const RowEstimate
   using Sum = std::conditional_t < Shape::kLanes<8, int32_t, int64_t>;
   for (int32_t g = 0; g < heads; ++g) {
     const uint32_t* head = queries.words + int64_t{g} * queries.head_words;
+    const HeadTerms terms = queries.terms[g];
     std::conditional_t<kIsPolar, float, int32_t> mine[Shape::kKeys];
     parts.products(head, layout.chunks, 8 * layout.subspaces, mine);
 #pragma unroll
     for (int i = 0; i < Shape::kKeys; ++i) {
       float e = 0.0F;
       if constexpr (kIsPolar) {
-        e = Group::sum(mine[i]) / queries.gain + queries.biases[g];
+        e = Group::sum(mine[i]) / queries.gain + terms.bias;
       } else {
-        const int64_t dot = 2 * int64_t{Group::sum(Sum{mine[i]})} + queries.sums[g];
+        const int64_t dot = 2 * int64_t{Group::sum(Sum{mine[i]})} + terms.sum;
         float rounded = 0.0F;
         if constexpr (Shape::kLanes < 8) {
           rounded = static_cast<float>(static_cast<int32_t>(dot));
         } else {
           rounded = static_cast<float>(dot);
         }
-        e = fadd_rn(fmul_rn(fmul_rn(rounded, parts.w[i][0]), queries.units[g]), queries.biases[g]);
+        e = fadd_rn(fmul_rn(fmul_rn(rounded, parts.w[i][0]), terms.unit), terms.bias);
       }
       if (Group::rank() == g % Shape::kLanes) put(i, g, limited(e));
     }

@@ -48,10 +48,8 @@ Temporaries take_temporaries(Scratch& scratch, const pkv_rerank_args& a) {
   if (geometry.codec != PKV_CODEC_POLAR4) {
     const int64_t chunks = (geometry.head_dim + gpu::kChunkDims - 1) / gpu::kChunkDims;
     t.queries.words = scratch.take<uint32_t>(heads * kQueryVectors * chunks * 4);
-    t.queries.sums = scratch.take<int32_t>(heads);
-    t.queries.units = scratch.take<float>(heads);
   }
-  t.queries.biases = scratch.take<float>(heads);
+  t.queries.terms = scratch.take<HeadTerms>(heads);
   const int32_t samples = samples_of(a);
   t.estimates = a.estimates;
   if (t.estimates == nullptr) t.estimates = scratch.take<float>(heads * stride);
@@ -119,8 +117,9 @@ gpuError_t launch_prepare_estimates(const pkv_rerank_args& a, const Temporaries&
                                   gpu::make_layout(geometry, a.store.capacity).chunks,
                                   t.queries};
   LaunchShape shape;
+  shape.grid_x = grid_tiles(t.prepared.group, Traits::kEstimateQueryThreads / 32);
   shape.grid_y = grid_rows(rows_of(a));
-  shape.threads = Traits::kQueryThreads;
+  shape.threads = Traits::kEstimateQueryThreads;
   return launch("prepare_estimates", prepare_estimates<Traits>, shape, stream, args);
 }
 
@@ -165,10 +164,13 @@ gpuError_t launch_shaped(const RerankArgs& args, gpuStream_t stream) {
 template <int32_t kCodec>
 gpuError_t launch_codec(const RerankArgs& args, gpuStream_t stream) {
   const int32_t d = args.geometry.head_dim;
-  if (d <= 64) return launch_shaped<kCodec, EstimateShape<2, 1, 2>>(args, stream);
-  if (d <= 128) return launch_shaped<kCodec, EstimateShape<4, 1, 2>>(args, stream);
-  if (d <= 256) return launch_shaped<kCodec, EstimateShape<8, 1, 2>>(args, stream);
-  return launch_shaped<kCodec, EstimateShape<8, 3, 1>>(args, stream);
+  constexpr bool kIsPolar = kCodec == PKV_CODEC_POLAR4;  // its levels take four times the registers
+  constexpr int kKeys = kIsPolar ? 1 : 2;
+  if (d <= 64) return launch_shaped<kCodec, EstimateShape<2, 1, kKeys>>(args, stream);
+  if (d <= 128) return launch_shaped<kCodec, EstimateShape<4, 1, kKeys>>(args, stream);
+  if (d <= 256) return launch_shaped<kCodec, EstimateShape<8, 1, kKeys>>(args, stream);
+  using Wide = std::conditional_t<kIsPolar, EstimateShape<16, 2, 1>, EstimateShape<8, 3, 1>>;
+  return launch_shaped<kCodec, Wide>(args, stream);
 }
 
 gpuError_t launch_estimates(const RerankArgs& args, gpuStream_t stream) {

@@ -123,6 +123,7 @@ PKV_DEVICE const uint32_t* query_words(const RerankArgs& a, int64_t head, int32_
 
 template <class Traits>
 struct RerankShared {
+  RerankRow row;
   LogSum sums[kMaxGroup];
   int32_t seen;
   uint8_t use[Traits::kRerankTile];
@@ -204,9 +205,13 @@ estimate_keys(RerankArgs a) {
   const int64_t first_tile = int64_t{is_samples ? block - a.candidate_blocks : block} * kTile;
   const bool sums = is_samples ? a.rest_lse != nullptr : a.rank == PKV_RANK_GROUP;
   for (int64_t r = block_y(); r < a.rows; r += grid_y()) {
-    const RerankRow row = rerank_row(a, r, is_samples);
     for (int32_t g = thread_index(); g < G; g += kThreads) shared.sums[g] = LogSum::nothing();
-    if (thread_index() == 0) shared.seen = 0;
+    if (thread_index() == 0) {
+      shared.row = rerank_row(a, r, is_samples);
+      shared.seen = 0;
+    }
+    sync_block();
+    const RerankRow& row = shared.row;
     for (int32_t first = 0; first < G && first_tile < row.keys.count; first += most_heads) {
       const int32_t heads = G - first < most_heads ? G - first : most_heads;
       const int64_t head = r * G + first;
@@ -214,12 +219,7 @@ estimate_keys(RerankArgs a) {
       for (int32_t i = 4 * thread_index(); i < heads * head_words; i += 4 * kThreads) {
         store_words(staged + i, load_words<4>(words + i));
       }
-      const RowEstimateQueries queries = {staged,
-                                          head_words,
-                                          a.queries.sums + head,
-                                          a.queries.units + head,
-                                          a.queries.biases + head,
-                                          a.gain};
+      const RowEstimateQueries queries = {staged, head_words, a.queries.terms + head, a.gain};
       for (int64_t begin = first_tile; begin < row.keys.count; begin += tile_step) {
         sync_block();  // the queries are there; the tile before has been added
         estimate_tile<Traits, kCodec, Shape>(a, row, queries, first, heads, begin, shared);

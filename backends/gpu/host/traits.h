@@ -23,6 +23,7 @@ struct Traits {
   static constexpr int kBestShort = 192;
   static constexpr int kBestTile = 64;
   static constexpr int kBestBlocks = 4;
+  static constexpr int kEstimateQueryThreads = 64;
   static constexpr int kRerankThreads = 64;
   static constexpr int kRerankTile = 64;
   static constexpr int kRerankBlocks = 4;
