@@ -78,17 +78,16 @@ gpuError_t launch_tiles(const pkv_encode_args& a, const EncodeArgs& args, gpuStr
   return launch("encode_tiles", encode_tiles<Traits, Coder>, shape, stream, args);
 }
 
-// The first that takes the shape.
+// The first that takes the shape. Scalar4 has all widths in registers, the others the commonest.
 template <class KeyTable>
 gpuError_t launch_coder(const pkv_encode_args& a, const EncodeArgs& args, gpuStream_t stream) {
   const int32_t d = a.codec.geometry->head_dim;
   const int32_t dv = args.tiles.value_dim;
   if (args.codec.key_plan.rounds == 1 && (dv == 0 || dv == d)) {
-    switch (d) {
-      case 64: return launch_tiles<RegisterCoder<KeyTable, 4>>(a, args, stream);
-      case 128: return launch_tiles<RegisterCoder<KeyTable, 8>>(a, args, stream);
-      case 256: return launch_tiles<RegisterCoder<KeyTable, 16>>(a, args, stream);
-      default: break;
+    if (d == 128) return launch_tiles<RegisterCoder<KeyTable, 8>>(a, args, stream);
+    if constexpr (std::is_same_v<KeyTable, Normal4Table>) {
+      if (d == 64) return launch_tiles<RegisterCoder<KeyTable, 4>>(a, args, stream);
+      if (d == 256) return launch_tiles<RegisterCoder<KeyTable, 16>>(a, args, stream);
     }
   }
   return launch_tiles<SharedCoder<KeyTable>>(a, args, stream);

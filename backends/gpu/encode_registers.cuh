@@ -23,20 +23,23 @@ struct LaneVector {
   PKV_DEVICE static int lane() { return Group::rank() % kLanes; }
   PKV_DEVICE static int element(int r) { return 2 * kLanes * r + 2 * lane(); }
 
+  // All loads first, then what they hold.
   PKV_DEVICE void load(const TensorView& from, const std::byte* row, bool are_pairs_aligned) {
-    if (!are_pairs_aligned) {
-      each([&](int j, float) { return load_element(from.dtype, row, j); });
-    } else if (from.dtype == PKV_DTYPE_BF16) {
-      load_pairs<1>(row, [](const Words<1>& pair, int e) {
-        return std::bit_cast<float>(e == 0 ? pair.word[0] << 16 : pair.word[0] & 0xffff0000U);
-      });
-    } else if (from.dtype == PKV_DTYPE_F16) {
-      load_pairs<1>(row, [](const Words<1>& pair, int e) {
-        return format::f16_to_float(static_cast<uint16_t>(pair.word[0] >> (16 * e)));
-      });
+    if (from.dtype == PKV_DTYPE_F32) {
+      Words<2> pairs[kPairs];
+      load_pairs<uint32_t>(row, are_pairs_aligned, pairs);
+      each_pair([&](int r, int e) { return std::bit_cast<float>(pairs[r].word[e]); });
+      return;
+    }
+    Words<1> pairs[kPairs];
+    load_pairs<uint16_t>(row, are_pairs_aligned, pairs);
+    if (from.dtype == PKV_DTYPE_F16) {
+      each_pair([&](int r, int e) { return f16_value(pairs[r].word[0] >> (16 * e)); });
     } else {
-      load_pairs<2>(row,
-                    [](const Words<2>& pair, int e) { return std::bit_cast<float>(pair.word[e]); });
+      each_pair([&](int r, int e) {
+        const uint32_t pair = pairs[r].word[0];
+        return std::bit_cast<float>(e == 0 ? pair << 16 : pair & 0xffff0000U);
+      });
     }
   }
 
@@ -95,18 +98,35 @@ struct LaneVector {
   }
 
  private:
-  template <int kWords, class F>
-  PKV_DEVICE void load_pairs(const std::byte* row, const F& value) {
-    Words<kWords> pairs[kPairs];
-    const std::byte* source = row + 4 * kWords * lane();
+  // Two neighbours each, as they lie in memory.
+  template <class Element>
+  PKV_DEVICE static void load_pairs(const std::byte* row, bool are_aligned,
+                                    Words<sizeof(Element) / 2> (&pairs)[kPairs]) {
+    constexpr int kWords = sizeof(Element) / 2;
+    const auto* elements = reinterpret_cast<const Element*>(row);
+    if (are_aligned) {
 #pragma unroll
-    for (int r = 0; r < kPairs; ++r) {
-      pairs[r] = load_words<kWords>(source + 4 * kWords * kLanes * r);
+      for (int r = 0; r < kPairs; ++r) pairs[r] = load_words<kWords>(elements + element(r));
+      return;
     }
 #pragma unroll
     for (int r = 0; r < kPairs; ++r) {
-      x[r][0] = value(pairs[r], 0);
-      x[r][1] = value(pairs[r], 1);
+      const uint32_t first = elements[element(r)];
+      const uint32_t second = elements[element(r) + 1];
+      if constexpr (kWords == 2) {
+        pairs[r] = {{first, second}};
+      } else {
+        pairs[r] = {{first | second << 16}};
+      }
+    }
+  }
+  // x[r][e] = f(r, e)
+  template <class F>
+  PKV_DEVICE void each_pair(const F& f) {
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) {
+      x[r][0] = f(r, 0);
+      x[r][1] = f(r, 1);
     }
   }
   PKV_DEVICE static void butterfly(float& a, float& b) {
