@@ -5,7 +5,7 @@
 
 namespace PKV_GPU_NS {
 
-inline constexpr int kLoadAhead = 8;
+inline constexpr int kLoadAhead = 16;
 
 // use(t, load(t)) for t = begin .. end - 1, ascending, with kLoadAhead loads in flight.
 template <class Load, class Use>

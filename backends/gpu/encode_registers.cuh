@@ -1,9 +1,9 @@
-// Encode with vectors in registers: dimensions 64, 128, 256 or 512, keys and values alike, one
-// rotation. docs/algorithm.md, section 3. Exact. Not here: the tile and its passes (encode.cuh).
+// Encode with vectors in registers: dimensions 64, 128, 256 or 512, keys and values alike, of 16-bit
+// elements of which two can be read as a word, one rotation. docs/algorithm.md, section 3. Exact. Not here: the tile and its passes (encode.cuh).
 // A vector lies over kLanes lanes, 16 elements each, pairs of neighbours: lane l has in x[r][e]
 // element 2 kLanes r + 2 l + e. So loads are whole sectors, the fold of section 0 begins and ends
 // inside lanes, and a group of 32 lanes has several keys at once.
-// Shuffles per 4 keys of 128 dims: rotation 48, each fold 4, bit planes 14.
+// Shuffles per 4 keys of 128 dims: rotation 48, each fold 4, bit planes 3.
 #pragma once
 
 #include "backends/gpu/encode.cuh"
@@ -18,28 +18,35 @@ struct LaneVector {
   static constexpr int kPairs = 8;
   static constexpr int kDim = 2 * kPairs * kLanes;
 
-  float x[kPairs][2] = {};
+  float x[kPairs][2];
 
   PKV_DEVICE static int lane() { return Group::rank() % kLanes; }
   PKV_DEVICE static int element(int r) { return 2 * kLanes * r + 2 * lane(); }
 
-  // All loads first, then what they hold.
-  PKV_DEVICE void load(const TensorView& from, const std::byte* row, bool are_pairs_aligned) {
-    if (from.dtype == PKV_DTYPE_F32) {
-      Words<2> pairs[kPairs];
-      load_pairs<uint32_t>(row, are_pairs_aligned, pairs);
-      each_pair([&](int r, int e) { return std::bit_cast<float>(pairs[r].word[e]); });
-      return;
+  // A row as it lies in memory.
+  struct Pairs {
+    uint32_t word[kPairs];
+  };
+  PKV_DEVICE static Pairs load(const std::byte* row) {
+    Pairs pairs;
+    const std::byte* first = row + 4 * lane();
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) {
+      pairs.word[r] = load_words<1>(first + 4 * kLanes * r).word[0];
     }
-    Words<1> pairs[kPairs];
-    load_pairs<uint16_t>(row, are_pairs_aligned, pairs);
-    if (from.dtype == PKV_DTYPE_F16) {
-      each_pair([&](int r, int e) { return f16_value(pairs[r].word[0] >> (16 * e)); });
-    } else {
-      each_pair([&](int r, int e) {
-        const uint32_t pair = pairs[r].word[0];
-        return std::bit_cast<float>(e == 0 ? pair << 16 : pair & 0xffff0000U);
-      });
+    return pairs;
+  }
+  PKV_DEVICE LaneVector(pkv_dtype dtype, const Pairs& pairs) {
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) {
+      x[r][0] = std::bit_cast<float>(pairs.word[r] << 16);
+      x[r][1] = std::bit_cast<float>(pairs.word[r] & 0xffff0000U);
+    }
+    if (dtype == PKV_DTYPE_BF16) return;
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) {
+      x[r][0] = f16_value(pairs.word[r]);
+      x[r][1] = f16_value(pairs.word[r] >> 16);
     }
   }
 
@@ -59,13 +66,13 @@ struct LaneVector {
     for (int r = 0; r < kPairs; ++r) butterfly(x[r][0], x[r][1]);
 #pragma unroll
     for (int bits = 1; bits < kLanes; bits *= 2) {
-      const bool is_upper = (lane() & bits) != 0;
+      const float sign = (lane() & bits) != 0 ? -1.0F : 1.0F;
 #pragma unroll
       for (int r = 0; r < kPairs; ++r) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float other = Group::shuffle_xor(x[r][e], bits);
-          x[r][e] = fadd_rn(other, is_upper ? -x[r][e] : x[r][e]);
+          // The product is exact, so this is the sum or the difference.
+          x[r][e] = ffma_rn(x[r][e], sign, Group::shuffle_xor(x[r][e], bits));
         }
       }
     }
@@ -98,37 +105,6 @@ struct LaneVector {
   }
 
  private:
-  // Two neighbours each, as they lie in memory.
-  template <class Element>
-  PKV_DEVICE static void load_pairs(const std::byte* row, bool are_aligned,
-                                    Words<sizeof(Element) / 2> (&pairs)[kPairs]) {
-    constexpr int kWords = sizeof(Element) / 2;
-    const auto* elements = reinterpret_cast<const Element*>(row);
-    if (are_aligned) {
-#pragma unroll
-      for (int r = 0; r < kPairs; ++r) pairs[r] = load_words<kWords>(elements + element(r));
-      return;
-    }
-#pragma unroll
-    for (int r = 0; r < kPairs; ++r) {
-      const uint32_t first = elements[element(r)];
-      const uint32_t second = elements[element(r) + 1];
-      if constexpr (kWords == 2) {
-        pairs[r] = {{first, second}};
-      } else {
-        pairs[r] = {{first | second << 16}};
-      }
-    }
-  }
-  // x[r][e] = f(r, e)
-  template <class F>
-  PKV_DEVICE void each_pair(const F& f) {
-#pragma unroll
-    for (int r = 0; r < kPairs; ++r) {
-      x[r][0] = f(r, 0);
-      x[r][1] = f(r, 1);
-    }
-  }
   PKV_DEVICE static void butterfly(float& a, float& b) {
     const float difference = fsub_rn(a, b);
     a = fadd_rn(a, b);
@@ -147,92 +123,85 @@ struct LaneVector {
   }
 };
 
-// ORs each of kCount words over an aligned run of kLanes lanes. Lane l keeps the words
-// l * kCount / kLanes .., in front; where they are fewer than the lanes, several have the same.
-template <int kLanes, int kCount>
-PKV_DEVICE void scatter_or(uint32_t* words) {
-  if constexpr (kLanes > 1) {
-    using Group = LaneGroup<32>;
-    constexpr int kBits = kLanes / 2;
-    if constexpr (kCount > 1) {
-      const bool is_upper = (Group::rank() & kBits) != 0;
-#pragma unroll
-      for (int i = 0; i < kCount / 2; ++i) {
-        const uint32_t lower = words[i];
-        const uint32_t upper = words[i + kCount / 2];
-        words[i] = (is_upper ? upper : lower) | Group::shuffle_xor(is_upper ? lower : upper, kBits);
-      }
-      scatter_or<kBits, kCount / 2>(words);
-    } else {
-      words[0] |= Group::shuffle_xor(words[0], kBits);
-      scatter_or<kBits, 1>(words);
-    }
-  }
-}
-
-// A vector's bit planes, from pieces in its lanes to whole words of chunks of 32 elements.
-template <class Table, int kLanes>
+// Four bits of each element of a vector, from the lanes that have the elements to whole words of the
+// chunks of 32. Two words of a lane have its bits; a round per lane bit gives half of them away for
+// as many of another lane, and puts that lane's place among the elements where the choice was:
+//   places of bits    at first                              at last
+//   16 lanes          c1 c0 ph pl e, words by c2            l3 l2 l1 l0 e, words by pl
+//   8 lanes           h  c0 ph pl e, words by c1            h  l2 l1 l0 e
+//   4 lanes           h1 h0 ph pl e, words by c0            h1 h0 l1 l0 e
+// c: chunk, h: run of elements in it, ph pl: which of the four, l: lane, e: of a pair.
+template <int kLanes>
 struct LanePlanes {
-  static constexpr int kPlanes = Table::kPlanes;
-  static constexpr bool kSignsApart = kPlanes == 4;
-  static constexpr int kPerChunk = kSignsApart ? 4 : kPlanes + 1;  // words: planes, then signs
-  static constexpr int kOver = kLanes < 16 ? kLanes : 16;          // lanes that share a chunk
-  static constexpr int kChunks = kOver / 2;                        // that a lane has pieces of
-  static constexpr int kKept = kPerChunk / 2;                      // words that a lane keeps
+  static constexpr int kOver = kLanes < 16 ? kLanes : 16;  // lanes that share a chunk
+  uint32_t word[2] = {};
 
-  uint32_t words[kChunks * kPerChunk] = {};
-  uint32_t signs[kSignsApart ? kChunks : 1] = {};
-
-  // Of element x[r][e] of a vector.
-  PKV_DEVICE void add(int r, int e, uint32_t code, bool is_positive) {
-    const int chunk = 2 * kOver * r / 32;
-    const int shift = 2 * kOver * r % 32 + e;
-#pragma unroll
-    for (int p = 0; p < kPlanes; ++p) {
-      words[chunk * kPerChunk + p] |= ((code >> p) & 1U) << shift;
-    }
-    uint32_t& sign_word =
-        kSignsApart ? signs[kSignsApart ? chunk : 0] : words[chunk * kPerChunk + kPerChunk - 1];
-    sign_word |= (is_positive ? 1U : 0U) << shift;
+  // Bit p of the four of x[r][e] stands at place 2 p.
+  PKV_DEVICE void add(int r, int e, uint32_t bits) {
+    const int run =
+        kLanes == 4 ? 8 * (r & 3) : (kLanes == 8 ? 16 * (r & 1) + 4 * (r & 2) : 8 * (r & 3));
+    word[r / 4] |= bits << (run + e);
   }
 
-  // Afterwards words[0 .. kKept) are those from kKept * half() on of chunk(), and signs() its signs
-  // in lanes with half() = 1.
-  PKV_DEVICE void gather() {
-    const int shift = 2 * (LaneGroup<32>::rank() % kOver);
-#pragma unroll
-    for (int i = 0; i < kChunks * kPerChunk; ++i) words[i] <<= shift;
-    scatter_or<kOver, kChunks * kPerChunk>(words);
-    if constexpr (kSignsApart) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i) signs[i] <<= shift;
-      scatter_or<kOver, kChunks>(signs);
-    }
-  }
+  // Afterwards word[i] is number 2 * half() + i of the four planes of chunk().
+  PKV_DEVICE void gather() { exchange<kOver / 2>(); }
   PKV_DEVICE static int half() { return LaneGroup<32>::rank() % 2; }
   PKV_DEVICE static int chunk() {
     const int lane = LaneGroup<32>::rank() % kLanes;
     return kLanes / kOver * (lane % kOver / 2) + lane / kOver;
   }
-  PKV_DEVICE uint32_t sign_word() const { return kSignsApart ? signs[0] : words[kKept - 1]; }
+
+ private:
+  template <int kBit>
+  PKV_DEVICE void exchange() {
+    if constexpr (kBit > 0) {
+      constexpr int kPlace = 2 * kBit;
+      // Bits whose place has no kPlace in it.
+      constexpr uint32_t kLower = 0xffffffffU / ((1U << kPlace) + 1U);
+      const bool is_upper = (LaneGroup<32>::rank() & kBit) != 0;
+      const uint32_t own = is_upper ? word[1] : word[0];
+      const uint32_t other = LaneGroup<32>::shuffle_xor(is_upper ? word[0] : word[1], kBit);
+      const uint32_t lower = is_upper ? other : own;  // of the lane without kBit
+      const uint32_t upper = is_upper ? own : other;
+      word[0] = (lower & kLower) | (upper & kLower) << kPlace;
+      word[1] = ((lower >> kPlace) & kLower) | (upper & ~kLower);
+      exchange<kBit / 2>();
+    }
+  }
 };
 
-// The codes of y; leaves the products of level and magnitude in it. unit_of(r): of pair r.
-template <class Table, int kLanes, class UnitOf>
-PKV_DEVICE LanePlanes<Table, kLanes> quantise(LaneVector<kLanes>& y, const UnitOf& unit_of) {
-  LanePlanes<Table, kLanes> planes;
+// Of a vector: codes and signs, as far as four bits go; signs apart from codes of four bits.
+template <class Table, int kLanes>
+struct VectorPlanes {
+  static constexpr bool kSignsApart = Table::kPlanes == 4;
+  LanePlanes<kLanes> codes;
+  LanePlanes<kLanes> signs;
+};
+
+// The codes of y; leaves the products of level and magnitude in it. unit_of(r): of pair r. The sign
+// stands behind the planes of the code, or alone.
+template <class Table, int kLanes, class UnitOf, class LevelOf>
+PKV_DEVICE VectorPlanes<Table, kLanes> quantise(LaneVector<kLanes>& y, const UnitOf& unit_of,
+                                                const LevelOf& level) {
+  VectorPlanes<Table, kLanes> planes;
 #pragma unroll
   for (int r = 0; r < LaneVector<kLanes>::kPairs; ++r) {
     const Quantiser<Table> quantiser(unit_of(r));
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       float& x = y.x[r][e];
-      const Magnitude found = quantiser(absolute(x));
-      planes.add(r, e, found.code, x >= 0.0F);
-      x = fmul_rn(found.level, absolute(x));
+      const uint32_t code = quantiser.code(absolute(x));
+      if constexpr (planes.kSignsApart) {
+        planes.codes.add(r, e, code);
+        planes.signs.add(r, e, x >= 0.0F ? 1U : 0U);
+      } else {
+        planes.codes.add(r, e, code | (x >= 0.0F ? 1U << (2 * Table::kPlanes) : 0U));
+      }
+      x = fmul_rn(level(code), absolute(x));
     }
   }
-  planes.gather();
+  planes.codes.gather();
+  if constexpr (planes.kSignsApart) planes.signs.gather();
   return planes;
 }
 
@@ -244,12 +213,14 @@ struct RegisterCoder {
   static constexpr int kAtOnce = 32 / kLanes;  // vectors of a group
   static constexpr bool kIsPolar = std::is_same_v<KeyTable, PolarTable>;
 
-  // Shared, [kDim]: mu, and sigma_1 * s.
-  const float* center;
-  const float* scale;
+  static constexpr int kLevels = 1 << (2 * KeyTable::kPlanes);
+
+  // Shared: [kDim] pairs of mu and sigma_1 * s, of neighbours; levels by code, in [kLevels].
+  const Words<4>* scaling;
+  const float* levels;
 
   static constexpr int64_t shared_floats(int32_t /*groups*/, int32_t /*d*/, int32_t /*dv*/) {
-    return 2 * kDim;
+    return 2 * kDim + kLevels;
   }
 
   // What it leaves in shared memory may be read after a sync of the block.
@@ -258,11 +229,17 @@ struct RegisterCoder {
     const float* mu = a.codec.key_row(a.codec.params.center, tile.set, tile.at.head);
     const float* s = a.codec.key_row(a.codec.params.balance, tile.set, tile.at.head);
     for (int32_t j = thread_index(); j < kDim; j += block_size()) {
-      floats[j] = mu[j];
-      floats[kDim + j] = fmul_rn(a.codec.params.signs_1[j], s[j]);
+      float* pair = floats + 4 * (j / 2) + j % 2;
+      pair[0] = mu[j];
+      pair[2] = fmul_rn(a.codec.params.signs_1[j], s[j]);
     }
-    center = floats;
-    scale = floats + kDim;
+    if (thread_index() == 0) {
+      each_level<KeyTable>([&](int i, float level) {
+        floats[2 * kDim + static_cast<int>(spread_code(static_cast<uint32_t>(i)))] = level;
+      });
+    }
+    scaling = reinterpret_cast<const Words<4>*>(memory);
+    levels = floats + 2 * kDim;
   }
 
   PKV_DEVICE void sketches(const EncodeArgs& a, const Tile& tile, const TileSketches& all,
@@ -274,8 +251,7 @@ struct RegisterCoder {
       const int32_t i = base + Group::rank() / kLanes;
       const bool is_there = i < all.count;
       const int32_t t = all.begin + (is_there ? i : all.count - 1) * a.codec.geometry.sketch_stride;
-      Vector y;
-      load(y, a, a.values, tile, t);
+      Vector y(a.values.dtype, Vector::load(row_of(a.values, tile, t)));
       y.each([=](int j, float v) { return fmul_rn(sigma[j], fsub_rn(v, mu[j])); });
       y.transform();
       const float n2 = y.square();
@@ -296,41 +272,49 @@ struct RegisterCoder {
       const int32_t i = base + Group::rank() / kLanes;
       const bool is_there = i < tile.count;
       const int32_t t = is_there ? i : tile.count - 1;
+      const typename Vector::Pairs key = Vector::load(row_of(a.keys, tile, t));
       float v2 = 0.0F;
       if (a.has_values != 0) {
-        Vector v;
-        load(v, a, a.values, tile, t);
-        v2 = v.square();
+        v2 = Vector(a.values.dtype, Vector::load(row_of(a.values, tile, t))).square();
       }
-      Vector y;
-      load(y, a, a.keys, tile, t);
-      y.each([this](int j, float k) { return fmul_rn(scale[j], fsub_rn(k, center[j])); });
+      Vector y(a.keys.dtype, key);
+      center(y);
       y.transform();
       const float n2 = y.square();
       const float n1 = y.fold([](float x) { return absolute(x); });
       const bool is_bad = bad[t] != 0 || !is_finite(n2) || !is_finite(v2);
       Group::sync();  // bad[t] is read
       const KeySlot slot = key_slot(a.store, tile.records, tile.position + t);
+      if (is_there && !is_bad && Vector::lane() == 0) write_factors(a, slot, n2, n1, v2);
       write_codes(a, tile, slot, y, n2, is_there && !is_bad);
-      if (!is_there) continue;
-      if (is_bad) {
-        if (Vector::lane() == 0) bad[t] = 1;
-        write_bad(a, slot, tile.position + t, Vector::lane(), kLanes);
-      } else if (Vector::lane() == 0) {
-        write_factors(a, slot, n2, n1, v2);
-      }
+      if (!is_there || !is_bad) continue;
+      if (Vector::lane() == 0) bad[t] = 1;
+      write_bad(a, slot, tile.position + t, Vector::lane(), kLanes);
     }
   }
 
  private:
-  PKV_DEVICE static void load(Vector& v, const EncodeArgs& a, const TensorView& from,
-                              const Tile& tile, int32_t t) {
-    v.load(from, from.row(tile.at.entry, tile.at.head, tile.first + t), a.are_pairs_aligned != 0);
+  PKV_DEVICE static const std::byte* row_of(const TensorView& from, const Tile& tile, int32_t t) {
+    return from.row(tile.at.entry, tile.at.head, tile.first + t);
+  }
+  // sigma_1 * (s * (k - mu)); a sign changes no rounding.
+  PKV_DEVICE void center(Vector& y) const {
+#pragma unroll
+    for (int r = 0; r < Vector::kPairs; ++r) {
+      const Words<4> pair = (scaling + Vector::lane())[kLanes * r];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const auto mu = std::bit_cast<float>(pair.word[e]);
+        const auto s = std::bit_cast<float>(pair.word[2 + e]);
+        y.x[r][e] = fmul_rn(s, fsub_rn(y.x[r][e], mu));
+      }
+    }
   }
 
   // Signs, codes and factors of a key, by all lanes; only `writes` lanes write.
-  PKV_DEVICE static void write_codes(const EncodeArgs& a, const Tile& tile, const KeySlot& slot,
-                                     Vector& y, float n2, bool writes) {
+  PKV_DEVICE void write_codes(const EncodeArgs& a, const Tile& tile, const KeySlot& slot, Vector& y,
+                              float n2, bool writes) const {
+    const auto level = [this](uint32_t code) { return levels[code]; };
     if constexpr (kIsPolar) {
       float unit[Vector::kPairs];
 #pragma unroll
@@ -338,7 +322,8 @@ struct RegisterCoder {
         const float rho = fsqrt_rn(y.fold_subspace(r, [](float x) { return fmul_rn(x, x); }));
         unit[r] = n2 == 0.0F || rho == 0.0F ? unit_of_nothing() : rho;
       }
-      const auto planes = quantise<KeyTable>(y, [&unit](int r) { return unit[r]; });
+      const auto planes = quantise<KeyTable>(
+          y, [&unit](int r) { return unit[r]; }, level);
 #pragma unroll
       for (int r = 0; r < Vector::kPairs; ++r) {
         const float product = y.fold_subspace(r, [](float x) { return x; });
@@ -349,7 +334,8 @@ struct RegisterCoder {
       if (writes) put(tile, slot, planes, 0);
     } else {
       const float u = scalar_unit(n2, a.key_inv_sqrt);
-      const auto planes = quantise<KeyTable>(y, [u](int) { return u; });
+      const auto planes = quantise<KeyTable>(
+          y, [u](int) { return u; }, level);
       const float product = y.fold([](float x) { return x; });
       const uint16_t w = factor_of(n2, product, n2 == 0.0F);
       if (!writes) return;
@@ -360,36 +346,37 @@ struct RegisterCoder {
     }
   }
 
-  // Pairs of lanes have a chunk: its words m0 and m1, and m2 with m3 or `w`; the odd one its signs.
+  // Pairs of lanes have a chunk: the even one its words m0 and m1, the odd one m2 with m3 or `w`.
   PKV_DEVICE static void put(const Tile& tile, const KeySlot& slot,
-                             const LanePlanes<KeyTable, kLanes>& planes, uint16_t w) {
-    Words<2> words = {{planes.words[0], planes.words[1]}};
-    if (planes.half() == 1) {
-      if constexpr (KeyTable::kPlanes == 3) words.word[1] = planes.chunk() == 0 ? w : 0U;
-      const uint32_t signs = planes.sign_word();
-      reinterpret_cast<uint32_t*>(slot.signs())[planes.chunk()] = signs;
-      if (tile.occupancy != nullptr) {
-#pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          count_pattern(tile, 4 * planes.chunk() + b, (signs >> (8 * b)) & 0xffU);
-        }
-      }
-    }
-    store_words(slot.record() + gpu::kChunkBytes * planes.chunk() + 8 * planes.half(), words);
+                             const VectorPlanes<KeyTable, kLanes>& planes, uint16_t w) {
+    const int chunk = planes.codes.chunk();
+    const int half = planes.codes.half();
+    Words<2> words = {{planes.codes.word[0], planes.codes.word[1]}};
+    const uint32_t signs = planes.kSignsApart ? planes.signs.word[0] : words.word[1];
+    if (!planes.kSignsApart && half == 1) words.word[1] = chunk == 0 ? w : 0U;
+    store_words(slot.record() + gpu::kChunkBytes * chunk + 8 * half, words);
+    if (half != (planes.kSignsApart ? 0 : 1)) return;
+    reinterpret_cast<uint32_t*>(slot.signs())[chunk] = signs;
+    if (tile.occupancy == nullptr) return;
+    for (int b = 0; b < 4; ++b) count_pattern(tile, 4 * chunk + b, (signs >> (8 * b)) & 0xffU);
   }
 
   template <class Table>
   PKV_DEVICE static void write_sketch(const EncodeArgs& a, const KeySlot& slot, Vector& y, float n2,
                                       bool writes) {
     const float u = scalar_unit(n2, a.value_inv_sqrt);
-    const auto planes = quantise<Table>(y, [u](int) { return u; });
+    const auto planes = quantise<Table>(
+        y, [u](int) { return u; }, level_of<Table>);
     const float product = y.fold([](float x) { return x; });
     if (!writes) return;
-    constexpr int kKept = planes.kKept;
-    Words<kKept> words;
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) words.word[i] = planes.words[i];
-    store_words(slot.sketch() + 8 * kKept * planes.chunk() + 4 * kKept * planes.half(), words);
+    // With one plane the even lanes have all there is of a chunk.
+    const Words<2> words = {{planes.codes.word[0], planes.codes.word[1]}};
+    const int chunk = planes.codes.chunk();
+    if (Table::kPlanes == 3) {
+      store_words(slot.sketch() + 16 * chunk + 8 * planes.codes.half(), words);
+    } else if (planes.codes.half() == 0) {
+      store_words(slot.sketch() + 8 * chunk, words);
+    }
     if (Vector::lane() == 0) *slot.sketch_factor() = factor_of(n2, product, n2 == 0.0F);
   }
 };

@@ -21,6 +21,7 @@ PKV_DEVICE float fmul_rn(float a, float b) { return a * b; }
 PKV_DEVICE float fdiv_rn(float a, float b) { return a / b; }
 PKV_DEVICE float fsqrt_rn(float a) { return std::sqrt(a); }
 PKV_DEVICE float frint(float a) { return std::rint(a); }
+PKV_DEVICE float ffma_rn(float a, float b, float c) { return std::fma(a, b, c); }
 #else
 PKV_DEVICE float fadd_rn(float a, float b) { return __fadd_rn(a, b); }
 PKV_DEVICE float fsub_rn(float a, float b) { return __fsub_rn(a, b); }
@@ -34,6 +35,7 @@ PKV_DEVICE float fdiv_rn(float a, float b) { return __fdiv_rn(a, b); }
 PKV_DEVICE float fsqrt_rn(float a) { return __fsqrt_rn(a); }
 #endif
 PKV_DEVICE float frint(float a) { return rintf(a); }
+PKV_DEVICE float ffma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 #endif
 
 // a * b + c for bounded results alone: rounded once on devices, twice on the host.

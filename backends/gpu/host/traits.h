@@ -32,6 +32,7 @@ struct Traits {
   static constexpr int kHitThreads = 64;
   static constexpr int kHitTile = 128;
   static constexpr int kEncodeThreads = 64;
+  static constexpr int kEncodeBlocks = 1;
   static constexpr int kEncodeTokens = 64;
   static constexpr int kEncodeLeastTokens = 32;
   static constexpr int kFinishThreads = 64;
