@@ -33,7 +33,6 @@ struct Traits {
   static constexpr int kScoreBlocks = 128;  // of a row at most
   static constexpr int kHitThreads = 512;
   static constexpr int kHitTile = 2048;  // hits that one block sorts
-  static constexpr int kEncodeThreads = 256;
   static constexpr int kEncodeThreads = 128;
   static constexpr int kEncodeBlocks = 4;        // resident at least: up to 128 registers
   static constexpr int kEncodeTokens = 1024;     // of a tile, at most
