@@ -8,11 +8,15 @@ namespace pkv::cuda {
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out) {
   gpuDeviceProp prop;
-  const gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
+  gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
   if (error != gpuSuccess) return status_of(host, "device properties", error);
+  int driver = 0;  // 1000 major + 10 minor
+  error = cudaDriverGetVersion(&driver);
+  if (error != gpuSuccess) return status_of(host, "driver version", error);
   out->lanes = prop.warpSize;
   out->memory_bytes = static_cast<int64_t>(prop.totalGlobalMem);
-  std::snprintf(out->name, sizeof out->name, "%.100s (sm_%d%d)", prop.name, prop.major, prop.minor);
+  std::snprintf(out->name, sizeof out->name, "%.80s (sm_%d%d), driver for CUDA %d.%d", prop.name,
+                prop.major, prop.minor, driver / 1000, driver % 1000 / 10);
   return PKV_OK;
 }
 

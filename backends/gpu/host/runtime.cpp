@@ -12,6 +12,7 @@ thread_local char kernel_fault[512];
 
 gpuError_t run_on_host(gpuStream_t stream, const gpu_exec::Launch& launch,
                        const std::function<void()>& lane) {
+  const Reach reach;
   const std::string fault = stream->machine->run(launch, lane);
   if (fault.empty()) return gpuSuccess;
   std::snprintf(kernel_fault, sizeof kernel_fault, "%s", fault.c_str());

@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 
+#include "backends/gpu/host/apart.h"
 #include "backends/gpu/host/exec.h"
 
 #define PKV_DEVICE inline
@@ -40,16 +41,24 @@ enum { gpuMemcpyDefault = 0 };
 
 inline constexpr std::align_val_t kMemoryAlignment{256};
 
-inline gpuError_t gpuMalloc(void** out, std::size_t bytes) {
+inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes) {
   *out = ::operator new(bytes, kMemoryAlignment, std::nothrow);
   return *out == nullptr ? gpuErrorMemoryAllocation : gpuSuccess;
 }
-inline gpuError_t gpuFree(void* data) {
+inline gpuError_t gpu_host_free(void* data) {
   ::operator delete(data, kMemoryAlignment);
   return gpuSuccess;
 }
-inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes) { return gpuMalloc(out, bytes); }
-inline gpuError_t gpu_host_free(void* data) { return gpuFree(data); }
+inline gpuError_t gpuMalloc(void** out, std::size_t bytes) {
+  if (!is_apart()) return gpu_host_alloc(out, bytes);
+  *out = apart_alloc(bytes);
+  return *out == nullptr ? gpuErrorMemoryAllocation : gpuSuccess;
+}
+inline gpuError_t gpuFree(void* data) {
+  if (!is_apart()) return gpu_host_free(data);
+  apart_free(data);
+  return gpuSuccess;
+}
 
 inline gpuError_t gpuGetDeviceCount(int* out) {
   *out = 1;
@@ -63,11 +72,13 @@ inline gpuError_t gpuSetDevice(int /*ordinal*/) { return gpuSuccess; }
 
 inline gpuError_t gpuMemcpyAsync(void* target, const void* source, std::size_t bytes, int /*kind*/,
                                  gpuStream_t /*stream*/) {
+  const Reach reach;
   std::memmove(target, source, bytes);
   return gpuSuccess;
 }
 inline gpuError_t gpuMemsetAsync(void* target, int byte, std::size_t bytes,
                                  gpuStream_t /*stream*/) {
+  const Reach reach;
   std::memset(target, byte, bytes);
   return gpuSuccess;
 }
