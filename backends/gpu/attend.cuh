@@ -1,6 +1,6 @@
 // Stage attend: exact softmax over the dense parts and the fetched rows, and the tail (tail.cuh).
 // docs/algorithm.md, section 8. Not here: joining the blocks (merge.cuh).
-// Traffic per row: K and V once for up to eight query heads, the tail's estimates and sketches once.
+// Traffic per row: K and V once for up to eight query heads, the tail's estimates and sketches.
 // Bound: device memory for dense parts, PCIe for rows that lie in the host's memory.
 // Bounded: fp32, every sum in one order.
 // Differs from cpu_ref: the running maximum is raised on the way. A block takes a share of one kind
@@ -117,7 +117,7 @@ struct VectorRuns {
   }
 };
 
-// Tokens [begin, end) of a run into the state: those of the group are kGroups apart, kAhead under way.
+// Tokens of a run into the state: those of the group are kGroups apart, kAhead of them under way.
 template <int kThreads, class Shape>
 PKV_DEVICE void attend_run(const AttendArgs& a, const HeadRange& at, const TokenRun& run,
                            const Share& share, const QueryRuns<Shape>& query,

@@ -1,8 +1,8 @@
 // Stage fetch: K and V rows at given positions, byte for byte. docs/algorithm.md, section 7.
 // Traffic: every row once from where it lies, once to where it goes; bound by PCIe for host memory.
 // Exact: bytes move.
-// Differs from cpu_ref: a vector is one item of sixteen lanes, K and V alike, so that all reads of a
-// block are under way at once.
+// Differs from cpu_ref: a vector is one item of sixteen lanes, K and V alike, so that all reads of
+// a block are under way at once.
 #pragma once
 
 #include "backends/gpu/vectors.cuh"

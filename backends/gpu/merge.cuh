@@ -161,8 +161,9 @@ merge_slots(MergeArgs a) {
       }
       if (mu_v != nullptr) sum += fmadd(w.sketched, mu_v[j], rotated.x[j]);
       if (w.mean != 0.0F) {
-        const double mean = a.value_sums[zone_row * dv + j] / static_cast<double>(good_count);
-        sum = fmadd(w.mean, static_cast<float>(mean), sum);
+        const float v_mean = fdiv_rn(static_cast<float>(a.value_sums[zone_row * dv + j]),
+                                     static_cast<float>(good_count));
+        sum = fmadd(w.mean, v_mean, sum);
       }
       store_element(a.output.dtype, output, j, w.total == 0.0F ? 0.0F : sum / w.total);
     }

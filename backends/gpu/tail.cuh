@@ -1,5 +1,6 @@
 // The tail of attend in blocks: the mass of candidates that were not fetched, sketched values of
-// candidates and of samples. docs/algorithm.md, sections 6.4 and 8. What becomes of them: merge.cuh.
+// candidates and of samples. docs/algorithm.md, sections 6.4 and 8. Not here: what becomes of them
+// (merge.cuh).
 // Sums of sketched values stay in rotated space, and without mu_v.
 // Differs from cpu_ref: fetched candidates are not marked once per row, each block marks its own.
 #pragma once
