@@ -8,7 +8,7 @@ import sys
 import pytest
 
 STAGES = ["encode", "vote", "select", "rerank", "fetch", "attend", "step", "full_attention"]
-SHAPE = ("--n", 64, "--kv-heads", 1, "--query-heads", 2, "--head-dim", 32, "--repeat", 2, "--k", 8)
+SHAPE = ("--n", 64, "--kv-heads", 1, "--query-heads", 2, "--head-dim", 32, "--repeat", 1, "--k", 8)
 TOUCH = """
 import ctypes as c, sys
 lib = c.CDLL(sys.argv[1])
