@@ -117,14 +117,14 @@ struct VectorRuns {
   }
 };
 
-// Tokens [begin, end) of a run into the state: those of the group are kGroups apart, two under way.
+// Tokens [begin, end) of a run into the state: those of the group are kGroups apart, kAhead under way.
 template <int kThreads, class Shape>
 PKV_DEVICE void attend_run(const AttendArgs& a, const HeadRange& at, const TokenRun& run,
                            const Share& share, const QueryRuns<Shape>& query,
                            Softmax<Shape>& state) {
   using Group = typename Shape::Group;
   constexpr int kGroups = kThreads / Shape::kLanes;
-  constexpr int kAhead = Shape::kChunks == 1 ? 2 : 1;
+  constexpr int kAhead = Shape::kChunks == 1 && Shape::kHeads <= 4 ? 2 : 1;  // registers
   const int32_t d = a.codec.geometry.head_dim;
   const int32_t dv = a.codec.geometry.value_dim;
   const int64_t i = run.is_by_sequence != 0 ? at.sequence : at.entry;

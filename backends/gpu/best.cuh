@@ -125,7 +125,6 @@ PKV_DEVICE BestState find_digit(const BestState& before, const Bin& bin,
   // All that are there, if they are fewer than wanted: known after the first pass.
   const auto all = static_cast<int32_t>(sum.total);
   const int32_t need = before.need < all ? before.need : all;
-  const int32_t wanted = kPass == 0 ? need : before.wanted;
   if (need == 0) {
     if (thread_index() == 0) shared.state = {0, 0, 0};
   } else if (static_cast<uint32_t>(need) > sum.before &&
@@ -133,8 +132,9 @@ PKV_DEVICE BestState find_digit(const BestState& before, const Bin& bin,
     int digit = first;
     auto rest = static_cast<uint32_t>(need) - sum.before;
     for (uint32_t here = bin(digit); rest > here; here = bin(--digit)) rest -= here;
-    shared.state = {before.prefix << best_bits(kPass) | static_cast<uint32_t>(digit),
-                    static_cast<int32_t>(rest), wanted};
+    shared.state.prefix = before.prefix << best_bits(kPass) | static_cast<uint32_t>(digit);
+    shared.state.need = static_cast<int32_t>(rest);
+    shared.state.wanted = kPass == 0 ? need : before.wanted;
   }
   sync_block();
   const BestState result = shared.state;

@@ -201,6 +201,7 @@ pkv_backend make_table() {
   table.rerank = rerank_slots();
   table.fetch = fetch_slots();
   table.attend = attend_slots();
+  table.step = step_slots();
   table.device_set = device_set;
   return table;
 }

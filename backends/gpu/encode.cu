@@ -78,17 +78,30 @@ gpuError_t launch_tiles(const pkv_encode_args& a, const EncodeArgs& args, gpuStr
   return launch("encode_tiles", encode_tiles<Traits, Coder>, shape, stream, args);
 }
 
-// The first that takes the shape.
+// 16-bit elements, two neighbours of which lie in one aligned word, in every row.
+bool has_pairs(const TensorView& view) {
+  if (dtype_bytes(view.dtype) != 2) return false;
+  bool result = reinterpret_cast<uintptr_t>(view.data) % 4 == 0;
+  for (const int64_t stride : view.stride_bytes) result = result && stride % 4 == 0;
+  return result;
+}
+
+// Whether vectors fit registers, both in 16 bits and one as wide as the other.
+bool fits_registers(const EncodeArgs& args) {
+  const bool is_alike = args.tiles.value_dim == args.codec.geometry.head_dim;
+  return args.codec.key_plan.rounds == 1 && has_pairs(args.keys) &&
+         (args.has_values == 0 || (is_alike && has_pairs(args.values)));
+}
+
+// The first that takes the shape. Scalar4 has all widths in registers, the others the commonest.
 template <class KeyTable>
 gpuError_t launch_coder(const pkv_encode_args& a, const EncodeArgs& args, gpuStream_t stream) {
   const int32_t d = a.codec.geometry->head_dim;
-  const int32_t dv = args.tiles.value_dim;
-  if (args.codec.key_plan.rounds == 1 && (dv == 0 || dv == d)) {
-    switch (d) {
-      case 64: return launch_tiles<RegisterCoder<KeyTable, 4>>(a, args, stream);
-      case 128: return launch_tiles<RegisterCoder<KeyTable, 8>>(a, args, stream);
-      case 256: return launch_tiles<RegisterCoder<KeyTable, 16>>(a, args, stream);
-      default: break;
+  if (fits_registers(args)) {
+    if (d == 128) return launch_tiles<RegisterCoder<KeyTable, 8>>(a, args, stream);
+    if constexpr (std::is_same_v<KeyTable, Normal4Table>) {
+      if (d == 64) return launch_tiles<RegisterCoder<KeyTable, 4>>(a, args, stream);
+      if (d == 256) return launch_tiles<RegisterCoder<KeyTable, 16>>(a, args, stream);
     }
   }
   return launch_tiles<SharedCoder<KeyTable>>(a, args, stream);
@@ -100,15 +113,6 @@ gpuError_t launch_codec(const pkv_encode_args& a, const EncodeArgs& args, gpuStr
     case PKV_CODEC_SCALAR5: return launch_coder<Normal5Table>(a, args, stream);
     default: return launch_coder<Normal4Table>(a, args, stream);
   }
-}
-
-// Whether two neighbours of an even element lie in one aligned piece of memory, in every row.
-bool are_pairs_aligned(const TensorView& view) {
-  const int64_t pair = 2 * dtype_bytes(view.dtype);
-  if (view.data == nullptr) return true;
-  bool result = reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(pair) == 0;
-  for (const int64_t stride : view.stride_bytes) result = result && stride % pair == 0;
-  return result;
 }
 
 gpuError_t launch_finish(const pkv_encode_args& a, const EncodeArgs& args, gpuStream_t stream) {
@@ -135,8 +139,6 @@ pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv
     encode.keys = view_of(a.keys);
     encode.values = view_of(a.values);
     encode.has_values = a.values.ndim != 0 ? 1 : 0;
-    encode.are_pairs_aligned =
-        are_pairs_aligned(encode.keys) && are_pairs_aligned(encode.values) ? 1 : 0;
     encode.sequences = a.sequences;
     encode.starts = a.starts;
     encode.counts = a.counts;

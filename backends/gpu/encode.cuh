@@ -23,13 +23,12 @@ struct EncodeArgs {
   TensorView keys;    // [b, h, t, d]
   TensorView values;  // [b, h, t, dv]
   int32_t has_values;
-  int32_t are_pairs_aligned;  // two elements of any row may be read as one word
-  const int32_t* sequences;   // [b]
-  const int64_t* starts;      // [b]
-  const int64_t* counts;      // [b]
-  int64_t rows;               // b * h
-  float key_inv_sqrt;         // 1/sqrt(d)
-  float value_inv_sqrt;       // 1/sqrt(dv)
+  const int32_t* sequences;  // [b]
+  const int64_t* starts;     // [b]
+  const int64_t* counts;     // [b]
+  int64_t rows;              // b * h
+  float key_inv_sqrt;        // 1/sqrt(d)
+  float value_inv_sqrt;      // 1/sqrt(dv)
   Tiles tiles;
   int32_t* occupancy;  // [sequences * h, d/8, 256]; NULL: not wanted
 };
@@ -214,15 +213,15 @@ struct SharedCoder {
       const int32_t j = gpu::kChunkDims * c + Group::rank();
       const bool is_there = j < v.dim;
       const float y = is_there ? v.x[j] : -1.0F;
-      Magnitude found = {0, 0.0F};
+      uint32_t code = 0;
       if (is_there) {
-        found = Quantiser<Table>(unit_of(j))(absolute(y));
-        v.x[j] = fmul_rn(found.level, absolute(y));
+        code = Quantiser<Table>(unit_of(j)).code(absolute(y));
+        v.x[j] = fmul_rn(level_of<Table>(code), absolute(y));
       }
       uint32_t planes[Table::kPlanes];
 #pragma unroll
       for (int p = 0; p < Table::kPlanes; ++p) {
-        planes[p] = Group::ballot(((found.code >> p) & 1U) != 0);
+        planes[p] = Group::ballot(((code >> p) & 1U) != 0);
       }
       put(c, planes, Group::ballot(y >= 0.0F));
     }

@@ -1,5 +1,5 @@
-// Encode with vectors in registers: dimensions 64, 128, 256 or 512, keys and values alike, one
-// rotation. docs/algorithm.md, section 3. Exact. Not here: the tile and its passes (encode.cuh).
+// Encode with vectors in registers: dimensions 64, 128, 256 or 512, keys and values alike, of 16-bit
+// elements of which two can be read as a word, one rotation. docs/algorithm.md, section 3. Exact. Not here: the tile and its passes (encode.cuh).
 // A vector lies over kLanes lanes, 16 elements each, pairs of neighbours: lane l has in x[r][e]
 // element 2 kLanes r + 2 l + e. So loads are whole sectors, the fold of section 0 begins and ends
 // inside lanes, and a group of 32 lanes has several keys at once.
@@ -18,25 +18,32 @@ struct LaneVector {
   static constexpr int kPairs = 8;
   static constexpr int kDim = 2 * kPairs * kLanes;
 
-  float x[kPairs][2] = {};
+  float x[kPairs][2];
 
   PKV_DEVICE static int lane() { return Group::rank() % kLanes; }
   PKV_DEVICE static int element(int r) { return 2 * kLanes * r + 2 * lane(); }
 
-  PKV_DEVICE void load(const TensorView& from, const std::byte* row, bool are_pairs_aligned) {
-    if (!are_pairs_aligned) {
-      each([&](int j, float) { return load_element(from.dtype, row, j); });
-    } else if (from.dtype == PKV_DTYPE_BF16) {
-      load_pairs<1>(row, [](const Words<1>& pair, int e) {
-        return std::bit_cast<float>(e == 0 ? pair.word[0] << 16 : pair.word[0] & 0xffff0000U);
-      });
-    } else if (from.dtype == PKV_DTYPE_F16) {
-      load_pairs<1>(row, [](const Words<1>& pair, int e) {
-        return format::f16_to_float(static_cast<uint16_t>(pair.word[0] >> (16 * e)));
-      });
-    } else {
-      load_pairs<2>(row,
-                    [](const Words<2>& pair, int e) { return std::bit_cast<float>(pair.word[e]); });
+  // A row as it lies in memory.
+  struct Pairs {
+    uint32_t word[kPairs];
+  };
+  PKV_DEVICE static Pairs load(const std::byte* row) {
+    Pairs pairs;
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) pairs.word[r] = load_words<1>(row + 2 * element(r)).word[0];
+    return pairs;
+  }
+  PKV_DEVICE LaneVector(pkv_dtype dtype, const Pairs& pairs) {
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) {
+      x[r][0] = std::bit_cast<float>(pairs.word[r] << 16);
+      x[r][1] = std::bit_cast<float>(pairs.word[r] & 0xffff0000U);
+    }
+    if (dtype == PKV_DTYPE_BF16) return;
+#pragma unroll
+    for (int r = 0; r < kPairs; ++r) {
+      x[r][0] = f16_value(pairs.word[r]);
+      x[r][1] = f16_value(pairs.word[r] >> 16);
     }
   }
 
@@ -56,13 +63,13 @@ struct LaneVector {
     for (int r = 0; r < kPairs; ++r) butterfly(x[r][0], x[r][1]);
 #pragma unroll
     for (int bits = 1; bits < kLanes; bits *= 2) {
-      const bool is_upper = (lane() & bits) != 0;
+      const float sign = (lane() & bits) != 0 ? -1.0F : 1.0F;
 #pragma unroll
       for (int r = 0; r < kPairs; ++r) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float other = Group::shuffle_xor(x[r][e], bits);
-          x[r][e] = fadd_rn(other, is_upper ? -x[r][e] : x[r][e]);
+          // The product is exact, so this is the sum or the difference.
+          x[r][e] = ffma_rn(x[r][e], sign, Group::shuffle_xor(x[r][e], bits));
         }
       }
     }
@@ -95,20 +102,6 @@ struct LaneVector {
   }
 
  private:
-  template <int kWords, class F>
-  PKV_DEVICE void load_pairs(const std::byte* row, const F& value) {
-    Words<kWords> pairs[kPairs];
-    const std::byte* source = row + 4 * kWords * lane();
-#pragma unroll
-    for (int r = 0; r < kPairs; ++r) {
-      pairs[r] = load_words<kWords>(source + 4 * kWords * kLanes * r);
-    }
-#pragma unroll
-    for (int r = 0; r < kPairs; ++r) {
-      x[r][0] = value(pairs[r], 0);
-      x[r][1] = value(pairs[r], 1);
-    }
-  }
   PKV_DEVICE static void butterfly(float& a, float& b) {
     const float difference = fsub_rn(a, b);
     a = fadd_rn(a, b);
@@ -198,8 +191,9 @@ struct LanePlanes {
 };
 
 // The codes of y; leaves the products of level and magnitude in it. unit_of(r): of pair r.
-template <class Table, int kLanes, class UnitOf>
-PKV_DEVICE LanePlanes<Table, kLanes> quantise(LaneVector<kLanes>& y, const UnitOf& unit_of) {
+template <class Table, int kLanes, class UnitOf, class LevelOf>
+PKV_DEVICE LanePlanes<Table, kLanes> quantise(LaneVector<kLanes>& y, const UnitOf& unit_of,
+                                              const LevelOf& level_of_code) {
   LanePlanes<Table, kLanes> planes;
 #pragma unroll
   for (int r = 0; r < LaneVector<kLanes>::kPairs; ++r) {
@@ -207,9 +201,9 @@ PKV_DEVICE LanePlanes<Table, kLanes> quantise(LaneVector<kLanes>& y, const UnitO
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       float& x = y.x[r][e];
-      const Magnitude found = quantiser(absolute(x));
-      planes.add(r, e, found.code, x >= 0.0F);
-      x = fmul_rn(found.level, absolute(x));
+      const uint32_t code = quantiser.code(absolute(x));
+      planes.add(r, e, code, x >= 0.0F);
+      x = fmul_rn(level_of_code(code), absolute(x));
     }
   }
   planes.gather();
@@ -224,12 +218,14 @@ struct RegisterCoder {
   static constexpr int kAtOnce = 32 / kLanes;  // vectors of a group
   static constexpr bool kIsPolar = std::is_same_v<KeyTable, PolarTable>;
 
-  // Shared, [kDim]: mu, and sigma_1 * s.
-  const float* center;
-  const float* scale;
+  static constexpr int kLevels = 1 << KeyTable::kPlanes;
+
+  // Shared: [kDim] pairs of mu and sigma_1 * s, of neighbours; [kLevels].
+  const Words<4>* scaling;
+  const float* levels;
 
   static constexpr int64_t shared_floats(int32_t /*groups*/, int32_t /*d*/, int32_t /*dv*/) {
-    return 2 * kDim;
+    return 2 * kDim + kLevels;
   }
 
   // What it leaves in shared memory may be read after a sync of the block.
@@ -238,11 +234,15 @@ struct RegisterCoder {
     const float* mu = a.codec.key_row(a.codec.params.center, tile.set, tile.at.head);
     const float* s = a.codec.key_row(a.codec.params.balance, tile.set, tile.at.head);
     for (int32_t j = thread_index(); j < kDim; j += block_size()) {
-      floats[j] = mu[j];
-      floats[kDim + j] = fmul_rn(a.codec.params.signs_1[j], s[j]);
+      float* pair = floats + 4 * (j / 2) + j % 2;
+      pair[0] = mu[j];
+      pair[2] = fmul_rn(a.codec.params.signs_1[j], s[j]);
     }
-    center = floats;
-    scale = floats + kDim;
+    if (thread_index() == 0) {
+      each_level<KeyTable>([&](uint32_t i, float level) { floats[2 * kDim + i] = level; });
+    }
+    scaling = reinterpret_cast<const Words<4>*>(memory);
+    levels = floats + 2 * kDim;
   }
 
   PKV_DEVICE void sketches(const EncodeArgs& a, const Tile& tile, const TileSketches& all,
@@ -254,8 +254,7 @@ struct RegisterCoder {
       const int32_t i = base + Group::rank() / kLanes;
       const bool is_there = i < all.count;
       const int32_t t = all.begin + (is_there ? i : all.count - 1) * a.codec.geometry.sketch_stride;
-      Vector y;
-      load(y, a, a.values, tile, t);
+      Vector y(a.values.dtype, Vector::load(row_of(a.values, tile, t)));
       y.each([=](int j, float v) { return fmul_rn(sigma[j], fsub_rn(v, mu[j])); });
       y.transform();
       const float n2 = y.square();
@@ -276,15 +275,13 @@ struct RegisterCoder {
       const int32_t i = base + Group::rank() / kLanes;
       const bool is_there = i < tile.count;
       const int32_t t = is_there ? i : tile.count - 1;
+      const typename Vector::Pairs key = Vector::load(row_of(a.keys, tile, t));
       float v2 = 0.0F;
       if (a.has_values != 0) {
-        Vector v;
-        load(v, a, a.values, tile, t);
-        v2 = v.square();
+        v2 = Vector(a.values.dtype, Vector::load(row_of(a.values, tile, t))).square();
       }
-      Vector y;
-      load(y, a, a.keys, tile, t);
-      y.each([this](int j, float k) { return fmul_rn(scale[j], fsub_rn(k, center[j])); });
+      Vector y(a.keys.dtype, key);
+      center(y);
       y.transform();
       const float n2 = y.square();
       const float n1 = y.fold([](float x) { return absolute(x); });
@@ -303,14 +300,27 @@ struct RegisterCoder {
   }
 
  private:
-  PKV_DEVICE static void load(Vector& v, const EncodeArgs& a, const TensorView& from,
-                              const Tile& tile, int32_t t) {
-    v.load(from, from.row(tile.at.entry, tile.at.head, tile.first + t), a.are_pairs_aligned != 0);
+  PKV_DEVICE static const std::byte* row_of(const TensorView& from, const Tile& tile, int32_t t) {
+    return from.row(tile.at.entry, tile.at.head, tile.first + t);
+  }
+  // sigma_1 * (s * (k - mu)); a sign changes no rounding.
+  PKV_DEVICE void center(Vector& y) const {
+#pragma unroll
+    for (int r = 0; r < Vector::kPairs; ++r) {
+      const Words<4> pair = scaling[Vector::element(r) / 2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const auto mu = std::bit_cast<float>(pair.word[e]);
+        const auto s = std::bit_cast<float>(pair.word[2 + e]);
+        y.x[r][e] = fmul_rn(s, fsub_rn(y.x[r][e], mu));
+      }
+    }
   }
 
   // Signs, codes and factors of a key, by all lanes; only `writes` lanes write.
-  PKV_DEVICE static void write_codes(const EncodeArgs& a, const Tile& tile, const KeySlot& slot,
-                                     Vector& y, float n2, bool writes) {
+  PKV_DEVICE void write_codes(const EncodeArgs& a, const Tile& tile, const KeySlot& slot, Vector& y,
+                              float n2, bool writes) const {
+    const auto level = [this](uint32_t code) { return levels[code]; };
     if constexpr (kIsPolar) {
       float unit[Vector::kPairs];
 #pragma unroll
@@ -318,7 +328,8 @@ struct RegisterCoder {
         const float rho = fsqrt_rn(y.fold_subspace(r, [](float x) { return fmul_rn(x, x); }));
         unit[r] = n2 == 0.0F || rho == 0.0F ? unit_of_nothing() : rho;
       }
-      const auto planes = quantise<KeyTable>(y, [&unit](int r) { return unit[r]; });
+      const auto planes = quantise<KeyTable>(
+          y, [&unit](int r) { return unit[r]; }, level);
 #pragma unroll
       for (int r = 0; r < Vector::kPairs; ++r) {
         const float product = y.fold_subspace(r, [](float x) { return x; });
@@ -329,7 +340,8 @@ struct RegisterCoder {
       if (writes) put(tile, slot, planes, 0);
     } else {
       const float u = scalar_unit(n2, a.key_inv_sqrt);
-      const auto planes = quantise<KeyTable>(y, [u](int) { return u; });
+      const auto planes = quantise<KeyTable>(
+          y, [u](int) { return u; }, level);
       const float product = y.fold([](float x) { return x; });
       const uint16_t w = factor_of(n2, product, n2 == 0.0F);
       if (!writes) return;
@@ -362,7 +374,8 @@ struct RegisterCoder {
   PKV_DEVICE static void write_sketch(const EncodeArgs& a, const KeySlot& slot, Vector& y, float n2,
                                       bool writes) {
     const float u = scalar_unit(n2, a.value_inv_sqrt);
-    const auto planes = quantise<Table>(y, [u](int) { return u; });
+    const auto planes = quantise<Table>(
+        y, [u](int) { return u; }, level_of<Table>);
     const float product = y.fold([](float x) { return x; });
     if (!writes) return;
     constexpr int kKept = planes.kKept;

@@ -131,12 +131,12 @@ fit_keys(FitKeyArgs a) {
         double A = sums[j];
         double B = sums[a.d + j];
         const auto load = [&](int64_t t) {
-          return load_element(a.keys.dtype, a.keys.row(head, first + t), j);
+          return load_bits(a.keys.dtype, a.keys.row(head, first + t), j);
         };
-        load_ahead(0, count, load, [&](int64_t t, float k) {
+        load_ahead(0, count, load, [&](int64_t t, uint32_t bits) {
           if (shared.weight[t] <= 1) return;
           const auto o = static_cast<double>(shared.weight[t] - 1);
-          const double x = static_cast<double>(k) - c;
+          const double x = static_cast<double>(value_of(a.keys.dtype, bits)) - c;
           A += o * x;
           B += o * (x * x);
         });
@@ -146,10 +146,10 @@ fit_keys(FitKeyArgs a) {
       for (int32_t j = thread_index(); j < a.dv; j += Traits::kFitThreads) {
         double V = sums[2 * a.d + j];
         const auto load = [&](int64_t t) {
-          return load_element(a.values.dtype, a.values.row(head, first + t), j);
+          return load_bits(a.values.dtype, a.values.row(head, first + t), j);
         };
-        load_ahead(0, count, load, [&](int64_t t, float v) {
-          if (shared.weight[t] != 0) V += static_cast<double>(v);
+        load_ahead(0, count, load, [&](int64_t t, uint32_t bits) {
+          if (shared.weight[t] != 0) V += static_cast<double>(value_of(a.values.dtype, bits));
         });
         sums[2 * a.d + j] = V;
       }

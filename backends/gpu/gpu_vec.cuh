@@ -21,6 +21,7 @@ PKV_DEVICE float fmul_rn(float a, float b) { return a * b; }
 PKV_DEVICE float fdiv_rn(float a, float b) { return a / b; }
 PKV_DEVICE float fsqrt_rn(float a) { return std::sqrt(a); }
 PKV_DEVICE float frint(float a) { return std::rint(a); }
+PKV_DEVICE float ffma_rn(float a, float b, float c) { return std::fma(a, b, c); }
 #else
 PKV_DEVICE float fadd_rn(float a, float b) { return __fadd_rn(a, b); }
 PKV_DEVICE float fsub_rn(float a, float b) { return __fsub_rn(a, b); }
@@ -34,6 +35,7 @@ PKV_DEVICE float fdiv_rn(float a, float b) { return __fdiv_rn(a, b); }
 PKV_DEVICE float fsqrt_rn(float a) { return __fsqrt_rn(a); }
 #endif
 PKV_DEVICE float frint(float a) { return rintf(a); }
+PKV_DEVICE float ffma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 #endif
 
 // a * b + c for bounded results alone: rounded once on devices, twice on the host.
@@ -110,11 +112,26 @@ PKV_DEVICE int32_t add_dot4(int32_t sum, uint32_t a, uint32_t b) {
 #endif
 }
 
-// Element j of a row, exactly as fp32. dtype is f32, f16 or bf16; the row is aligned to it.
+// f16 to fp32 without branches: 2^112 moves the exponent, also of a subnormal.
+PKV_DEVICE float f16_value(uint32_t bits) {
+  const float shifted = std::bit_cast<float>((bits & 0x7fffU) << 13);
+  const uint32_t magnitude = std::bit_cast<uint32_t>(fmul_rn(shifted, 0x1p112F));
+  const uint32_t special = (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0U;
+  return std::bit_cast<float>(magnitude | special | (bits & 0x8000U) << 16);
+}
+
+// Element j of a row in two steps, so that many loads can be under way: as it lies there, then as
+// fp32, exactly. dtype is f32, f16 or bf16; the row is aligned to it.
+PKV_DEVICE uint32_t load_bits(pkv_dtype dtype, const std::byte* row, int64_t j) {
+  if (dtype == PKV_DTYPE_F32) return reinterpret_cast<const uint32_t*>(row)[j];
+  return reinterpret_cast<const uint16_t*>(row)[j];
+}
+PKV_DEVICE float value_of(pkv_dtype dtype, uint32_t bits) {
+  if (dtype == PKV_DTYPE_F32) return std::bit_cast<float>(bits);
+  return dtype == PKV_DTYPE_F16 ? f16_value(bits) : std::bit_cast<float>(bits << 16);
+}
 PKV_DEVICE float load_element(pkv_dtype dtype, const std::byte* row, int64_t j) {
-  if (dtype == PKV_DTYPE_F32) return reinterpret_cast<const float*>(row)[j];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[j];
-  return dtype == PKV_DTYPE_F16 ? format::f16_to_float(bits) : format::bf16_to_float(bits);
+  return value_of(dtype, load_bits(dtype, row, j));
 }
 // Rounds to nearest even.
 PKV_DEVICE void store_element(pkv_dtype dtype, std::byte* row, int64_t j, float value) {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "backends/gpu/best.cuh"
-#include "backends/gpu/rerank.cuh"
+#include "backends/gpu/logit.cuh"
 
 namespace PKV_GPU_NS {
 
@@ -75,7 +75,18 @@ PKV_DEVICE int32_t keys_below(const uint64_t* keys, int32_t count, uint64_t key)
   return begin;
 }
 
-// Block: a tile of a row's hits.
+PKV_DEVICE void write_hit(const HitArgs& a, int64_t row, int32_t slot, uint64_t key) {
+  const int64_t at = row * a.bounds.k + slot;
+  a.positions[at] = a.candidates[row * a.bounds.stride + static_cast<uint32_t>(key)];
+  a.scores[at] = value_of_order_key(~static_cast<uint32_t>(key >> 32));
+}
+PKV_DEVICE void write_filler(const HitArgs& a, int64_t row, int32_t slot) {
+  a.positions[row * a.bounds.k + slot] = -1;
+  a.scores[row * a.bounds.k + slot] = minus_infinity();
+}
+
+// Block: a tile of a row's hits. If one tile has them all they are written, otherwise place_hits
+// does that.
 template <class Traits>
 PKV_KERNEL(Traits::kHitThreads)
 sort_hits(HitArgs a) {
@@ -85,31 +96,37 @@ sort_hits(HitArgs a) {
     uint64_t keys[kTile];
   };
   PKV_SHARED(Shared, shared);
-  const int64_t k = a.bounds.k;
+  const int32_t k = a.bounds.k;
   const auto begin = static_cast<int32_t>(block_x()) * kTile;
   for (int64_t r = block_y(); r < a.rows; r += grid_y()) {
     const int32_t left = a.counts[r] - begin;
-    if (left <= 0) continue;
-    const int32_t count = left < kTile ? left : kTile;
+    const int32_t count = left < kTile ? (left < 0 ? 0 : left) : kTile;
+    const int32_t* places = a.places + r * k + begin;
+    const float* scores = a.bounds.scores + r * a.bounds.stride;
     int size = 1;
     while (size < count) size *= 2;
-    const float* scores = a.bounds.scores + r * a.bounds.stride;
     for (int32_t i = thread_index(); i < size; i += kThreads) {
-      const int32_t place = i < count ? a.places[r * k + begin + i] : 0;
-      shared.keys[i] = i < count ? hit_key(scores[place], place) : ~uint64_t{0};
+      shared.keys[i] = i < count ? hit_key(scores[places[i]], places[i]) : ~uint64_t{0};
     }
     sort_keys<kThreads>(shared.keys, size);
-    for (int32_t i = thread_index(); i < count; i += kThreads) {
-      a.sorted[r * k + begin + i] = shared.keys[i];
+    const int32_t end = k <= kTile ? k : count;
+    for (int32_t i = thread_index(); i < end; i += kThreads) {
+      if (k > kTile) {
+        a.sorted[r * k + begin + i] = shared.keys[i];
+      } else if (i < count) {
+        write_hit(a, r, i, shared.keys[i]);
+      } else {
+        write_filler(a, r, i);
+      }
     }
     sync_block();  // the keys are read
   }
 }
 
-// Thread: a slot of `sorted` of a row; fillers behind the hits.
+// Thread: one of `sorted` of a row.
 template <class Traits>
 PKV_KERNEL(Traits::kHitThreads)
-write_hits(HitArgs a) {
+place_hits(HitArgs a) {
   constexpr int kTile = Traits::kHitTile;
   const int32_t k = a.bounds.k;
   const int32_t i = static_cast<int32_t>(block_x()) * Traits::kHitThreads + thread_index();
@@ -117,8 +134,7 @@ write_hits(HitArgs a) {
   for (int64_t r = block_y(); r < a.rows; r += grid_y()) {
     const int32_t count = a.counts[r];
     if (i >= count) {
-      a.positions[r * k + i] = -1;
-      a.scores[r * k + i] = minus_infinity();
+      write_filler(a, r, i);
       continue;
     }
     const uint64_t* sorted = a.sorted + r * k;
@@ -129,9 +145,7 @@ write_hits(HitArgs a) {
       const int32_t left = count - begin;
       slot += keys_below(sorted + begin, left < kTile ? left : kTile, key);
     }
-    const auto place = static_cast<uint32_t>(key);
-    a.positions[r * k + slot] = a.candidates[r * a.bounds.stride + place];
-    a.scores[r * k + slot] = value_of_order_key(~static_cast<uint32_t>(key >> 32));
+    write_hit(a, r, slot, key);
   }
 }
 
@@ -172,8 +186,7 @@ adapt_hits(HitArgs a) {
     count = count < least ? least : count;
     count = count > most ? most : count;
     for (int32_t slot = count + thread_index(); slot < most; slot += kThreads) {
-      a.positions[r * k + slot] = -1;
-      scores[slot] = minus_infinity();
+      write_filler(a, r, slot);
     }
     if (thread_index() == 0) a.counts[r] = count;
     sync_block();  // before the next row's sums

@@ -41,61 +41,63 @@ struct Normal2Table {
   static constexpr float kLevel = format::kNormal2Levels[i];
 };
 
-// A code and the level it stands for.
-struct Magnitude {
-  uint32_t code;
-  float level;
-};
-
 // The thresholds times a unit, ascending since rounding keeps the order: counting those below a
 // magnitude is a search.
 template <class Table>
-struct Quantiser {
+class Quantiser {
+ public:
   static constexpr int kCuts = (1 << Table::kPlanes) - 1;
-  float cut[kCuts];
 
   PKV_DEVICE explicit Quantiser(float unit) : Quantiser(unit, std::make_index_sequence<kCuts>()) {}
 
-  PKV_DEVICE Magnitude operator()(float magnitude) const {
-    Magnitude found = {0, 0.0F};
-    float levels[kCuts + 1];
-    fill_levels(levels, std::make_index_sequence<kCuts + 1>());
-    search<kCuts>(cut, levels, magnitude, found);
-    return found;
-  }
+  PKV_DEVICE uint32_t code(float magnitude) const { return search<kCuts>(cut_, magnitude); }
 
  private:
   template <size_t... i>
   PKV_DEVICE Quantiser(float unit, std::index_sequence<i...> /*cuts*/)
-      : cut{fmul_rn(Table::template kThreshold<static_cast<int>(i)>, unit)...} {}
+      : cut_{fmul_rn(Table::template kThreshold<static_cast<int>(i)>, unit)...} {}
 
-  template <size_t... i>
-  PKV_DEVICE static void fill_levels(float* levels, std::index_sequence<i...> /*levels*/) {
-    ((levels[i] = Table::template kLevel<static_cast<int>(i)>), ...);
-  }
-
-  // cuts[0 .. kCount) and the levels around them are left.
   template <int kCount>
-  PKV_DEVICE static void search(const float* cuts, const float* levels, float magnitude,
-                                Magnitude& found) {
+  PKV_DEVICE static uint32_t search(const float* cuts, float magnitude) {
     if constexpr (kCount == 0) {
-      found.level = levels[0];
+      return 0;
     } else {
       constexpr int kHalf = kCount / 2;
       const bool is_above = cuts[kHalf] < magnitude;
-      float upper_cuts[kHalf + 1];
-      float upper_levels[kHalf + 1];
+      float left[kHalf + 1];
 #pragma unroll
-      for (int i = 0; i < kHalf; ++i) upper_cuts[i] = is_above ? cuts[kHalf + 1 + i] : cuts[i];
-#pragma unroll
-      for (int i = 0; i <= kHalf; ++i) {
-        upper_levels[i] = is_above ? levels[kHalf + 1 + i] : levels[i];
-      }
-      found.code |= is_above ? uint32_t{kHalf + 1} : 0U;
-      search<kHalf>(upper_cuts, upper_levels, magnitude, found);
+      for (int i = 0; i < kHalf; ++i) left[i] = is_above ? cuts[kHalf + 1 + i] : cuts[i];
+      return search<kHalf>(left, magnitude) | (is_above ? uint32_t{kHalf + 1} : 0U);
     }
   }
+
+  float cut_[kCuts];
 };
+
+// All levels of a table: put(code, level).
+template <class Table, class Put, size_t... i>
+PKV_DEVICE void each_level(const Put& put, std::index_sequence<i...> /*codes*/) {
+  (put(static_cast<uint32_t>(i), Table::template kLevel<static_cast<int>(i)>), ...);
+}
+template <class Table, class Put>
+PKV_DEVICE void each_level(const Put& put) {
+  each_level<Table>(put, std::make_index_sequence<size_t{1} << Table::kPlanes>());
+}
+
+// The level of a code, chosen among constants.
+template <class Table>
+PKV_DEVICE float level_of(uint32_t code) {
+  constexpr int kLevels = 1 << Table::kPlanes;
+  float level[kLevels];
+  each_level<Table>([&](uint32_t i, float value) { level[i] = value; });
+#pragma unroll
+  for (int half = kLevels / 2; half >= 1; half /= 2) {
+    const bool is_upper = (code & static_cast<uint32_t>(half)) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) level[i] = is_upper ? level[i + half] : level[i];
+  }
+  return level[0];
+}
 
 // The unit that gives every magnitude code 0 (3.1).
 PKV_DEVICE float unit_of_nothing() { return std::bit_cast<float>(0x7f800000U); }

@@ -6,6 +6,7 @@
 #include "backends/gpu/device.h"
 #include "backends/gpu/hits.cuh"
 #include "backends/gpu/query.h"
+#include "backends/gpu/score.cuh"
 #include "backends/gpu/stages.h"
 
 namespace PKV_GPU_NS {
@@ -207,7 +208,9 @@ gpuError_t launch_hits(const pkv_rerank_args& a, const Temporaries& t, gpuStream
   shape.threads = Traits::kHitThreads;
   if (error == gpuSuccess) error = launch("sort_hits", sort_hits<Traits>, shape, stream, args);
   shape.grid_x = grid_tiles(a.k, Traits::kHitThreads);
-  if (error == gpuSuccess) error = launch("write_hits", write_hits<Traits>, shape, stream, args);
+  if (error == gpuSuccess && a.k > Traits::kHitTile) {
+    error = launch("place_hits", place_hits<Traits>, shape, stream, args);
+  }
   if (error != gpuSuccess || a.share == 0.0) return error;
   shape.grid_x = 1;
   return launch("adapt_hits", adapt_hits<Traits>, shape, stream, args);

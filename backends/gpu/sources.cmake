@@ -9,6 +9,7 @@ set(PKV_GPU_SOURCES
   query.cu
   rerank.cu
   select.cu
+  step.cu
   store.cu
   vote.cu
 )

@@ -13,5 +13,6 @@ pkv_select_slots select_slots();
 pkv_rerank_slots rerank_slots();
 pkv_fetch_slots fetch_slots();
 pkv_attend_slots attend_slots();
+pkv_step_slots step_slots();
 
 }  // namespace PKV_GPU_NS

@@ -66,9 +66,9 @@ template <class IsBad, class Add>
 PKV_DEVICE void for_good_values(const TileValues& v, int32_t j, int32_t begin, int32_t end,
                                 const IsBad& is_bad, const Add& add) {
   load_ahead(
-      begin, end, [&](int64_t t) { return load_element(v.values.dtype, v.row(t), j); },
-      [&](int64_t t, float value) {
-        if (!is_bad(t)) add(value);
+      begin, end, [&](int64_t t) { return load_bits(v.values.dtype, v.row(t), j); },
+      [&](int64_t t, uint32_t bits) {
+        if (!is_bad(t)) add(value_of(v.values.dtype, bits));
       });
 }
 

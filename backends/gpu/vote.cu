@@ -22,6 +22,7 @@ int64_t rows_of(const pkv_vote_args& a) {
 Temporaries take_temporaries(Scratch& scratch, const pkv_vote_args& a) {
   const pkv_geometry& geometry = *a.codec.geometry;
   Temporaries result{};
+  // First, where the step looks for them.
   result.queries = take_prepared_queries(scratch, geometry, rows_of(a), a.query_heads);
   result.tables.vectors = a.vote_group == PKV_VOTE_GROUP_HEADS ? result.queries.group : 1;
   result.tables.entries = scratch.take<int8_t>(rows_of(a) * result.tables.vectors *

@@ -62,5 +62,24 @@ TEST_CASE("vec: words move as they are") {
   CHECK(load_words<2>(source + 2).word[1] == 0xffffffff);
 }
 
+TEST_CASE("vec: f16 without branches, all of them") {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const float expected = format::f16_to_float(static_cast<uint16_t>(bits));
+    CAPTURE(bits);
+    REQUIRE(std::bit_cast<uint32_t>(f16_value(bits)) == std::bit_cast<uint32_t>(expected));
+  }
+}
+
+TEST_CASE("vec: bytes by name, and their highest bits") {
+  CHECK(pick_bytes(0x03020100U, 0x07060504U, 0x7610U) == 0x07060100U);
+  CHECK(pick_bytes(0x80007f01U, 0xff0000feU, 0x0000FB8CU) == 0xffff0000U + 0x00ffU);
+  CHECK(pick_bytes(0x80007f01U, 0xff0000feU, 0x98U) == 0x01010000U);
+}
+
+TEST_CASE("vec: products of four signed bytes") {
+  CHECK(add_dot4(5, 0x80ff7f01U, 0x8002017fU) == 5 + 16384 - 2 + 127 + 127);
+  CHECK(add_dot4(0, 0x80808080U, 0x7f7f7f7fU) == -4 * 128 * 127);
+}
+
 }  // namespace
 }  // namespace pkv::gpu_host

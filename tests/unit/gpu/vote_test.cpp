@@ -6,7 +6,7 @@
 #include "backends/gpu/layout.h"
 #include "doctest/doctest.h"
 #include "tests/unit/cpu_ref/oracle.h"
-#include "tests/unit/gpu/gpu_host.h"
+#include "tests/unit/gpu/gpu_store.h"
 #include "tests/unit/gpu/run_kernel.h"
 
 namespace pkv::gpu_host {
@@ -18,30 +18,6 @@ using test::Tensor;
 
 constexpr int32_t kSequences = 2;
 constexpr int64_t kTokens = 200;  // three pages of 64 and a part of one
-constexpr int64_t kPageTokens = 64;
-
-// The store of a backend, in one piece or in pages that lie in no order.
-struct GpuStore {
-  GpuStore(Backend& backend, const pkv_geometry& geometry, bool in_pages) {
-    store.capacity = in_pages ? kPageTokens : kTokens;
-    backend.expect(
-        table()->store_row_bytes(backend.device(), &geometry, store.capacity, &store.row_bytes));
-    const int64_t piece = geometry.kv_heads * store.row_bytes;
-    if (!in_pages) {
-      store.base = backend.allocate(kSequences * piece);
-      return;
-    }
-    store.pages_stride = (kTokens + kPageTokens - 1) / kPageTokens;
-    pages.resize(static_cast<size_t>(kSequences * store.pages_stride));
-    for (size_t i = 0; i < pages.size(); ++i) {
-      pages[(3 * i + 1) % pages.size()] = backend.allocate(piece);
-    }
-    store.pages = pages.data();
-  }
-
-  pkv_store store = {};
-  std::vector<void*> pages;
-};
 
 // The reference's records of all rows, into the store.
 void copy_records(Oracle& oracle, Backend& backend, const pkv_store& store) {
@@ -76,7 +52,7 @@ TEST_CASE("store: pages give back the records that went in") {
       Oracle oracle(geometry, kTokens, kSequences);
       fill(oracle, 5);
       Backend backend;
-      const GpuStore gpu(backend, geometry, in_pages);
+      const GpuStore gpu(backend, geometry, kSequences, kTokens, in_pages);
       copy_records(oracle, backend, gpu.store);
       for (int64_t row = 0; row < 2 * kSequences; ++row) {
         const Planes expected(geometry, kTokens);
@@ -103,7 +79,7 @@ void check_votes(const VoteCase& c, const gpu_exec::Options& machine, bool in_pa
   Oracle oracle(geometry, kTokens, kSequences);
   fill(oracle, 11);
   Backend backend(machine);
-  const GpuStore gpu(backend, geometry, in_pages);
+  const GpuStore gpu(backend, geometry, kSequences, kTokens, in_pages);
   copy_records(oracle, backend, gpu.store);
 
   // A second set: other balances.
