@@ -15,8 +15,8 @@
 
 namespace PKV_GPU_NS {
 
-// What the blocks of a head leave: of keys the sums about the pivot, their squares, the values' sums;
-// of queries their squares.
+// What the blocks of a head leave: of keys the sums about the pivot, their squares, the values'
+// sums; of queries their squares.
 struct FitParts {
   double* sums;      // [h, count, width]
   int64_t* counts;   // [h, count] vectors used

@@ -1,6 +1,6 @@
 // Magnitude codes and their tables. docs/algorithm.md, section 3.4. Exact.
 // Here bit p of a code stands at place 2 p, so that codes of neighbours pack bit beside bit.
-// A table gives thresholds and levels by a constant index, so that a kernel holds them as constants.
+// A table gives thresholds and levels by a constant index: a kernel holds them as constants.
 #pragma once
 
 #include <utility>

@@ -1,9 +1,9 @@
 // Running value sums, good keys and first bad position of a call. docs/algorithm.md, section 3.7.
 // Sums are in double and in ascending position. In two steps, for the same bits: pieces of a tile
 // are summed side by side, then one thread per column adds the sums of the pieces in order. That is
-// the sum one by one wherever no addition on the way can round: all terms are multiples of one power
-// of two, and the sum of their sizes stays below 2^53 of it. Where that is not sure the thread adds
-// the piece's values one by one. Values of 16 bits and like size never need it.
+// the sum one by one wherever no addition on the way can round: all terms are multiples of one
+// power of two, and the sum of their sizes stays below 2^53 of it. Where that is not sure the
+// thread adds the piece's values one by one. Values of 16 bits and like size never need it.
 #pragma once
 
 #include "backends/gpu/ahead.cuh"
@@ -137,8 +137,8 @@ PKV_DEVICE int32_t fraction_bits(pkv_dtype dtype) {
   return dtype == PKV_DTYPE_F16 ? 10 : 7;
 }
 
-// Whether adding up to 2^log2_count values of a packed range to `sum`, one by one, cannot round: with
-// q a power of two that divides all of them, |sum| + sum |value| <= 2^53 q.
+// Whether adding up to 2^log2_count values of a packed range to `sum`, one by one, cannot round:
+// with q a power of two that divides all of them, |sum| + sum |value| <= 2^53 q.
 PKV_DEVICE bool is_exact(double sum, uint32_t range, int32_t fraction, int32_t log2_count) {
   const auto exponent = [](uint32_t field) { return static_cast<int32_t>(field < 1 ? 1 : field); };
   constexpr int32_t kBias = 127;

@@ -88,8 +88,10 @@ struct Sums {
         good(static_cast<size_t>(kSequences * g.kv_heads), 3),
         first_bad(static_cast<size_t>(2 * g.kv_heads), -9) {}
   bool operator==(const Sums& other) const {
-    return occupancy == other.occupancy && good == other.good && first_bad == other.first_bad &&
-           std::memcmp(values.data(), other.values.data(), 8 * values.size()) == 0;
+    const bool are_values_equal =
+        values.empty() || std::memcmp(values.data(), other.values.data(), 8 * values.size()) == 0;
+    return are_values_equal && occupancy == other.occupancy && good == other.good &&
+           first_bad == other.first_bad;
   }
   void put(pkv_encode_args& args) {
     const bool is_tier = args.codec.geometry->vote == PKV_VOTE_TIER;
