@@ -3,7 +3,8 @@
 // PKV_GPU_CUDA, PKV_GPU_HIP or PKV_GPU_HOST. docs/decisions/0010-gpu-source.md has the rules.
 //   PKV_GPU_NS          the namespace of everything that is compiled per vendor
 //   PKV_DEVICE          a function of kernels
-//   PKV_KERNEL(threads) a kernel of blocks of so many threads; blocks have one dimension
+//   PKV_KERNEL(threads) a kernel of blocks of so many threads; blocks have one dimension. A second
+//                       number is the vendor's second launch bound
 //   PKV_SHARED(T, name) shared memory of the block, a T without constructor; T has no comma
 //   PKV_DYNAMIC_SHARED(name)  the launch's dynamic shared memory, aligned to 128
 //   PKV_GPU_TRAITS, PKV_GPU_VENDOR  quoted headers of the vendor's folder, set by the build
@@ -32,7 +33,7 @@
 
 #if !defined(PKV_GPU_HOST)
 #define PKV_DEVICE __device__ __forceinline__
-#define PKV_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define PKV_KERNEL(...) __global__ void __launch_bounds__(__VA_ARGS__)
 #define PKV_SHARED(T, name) __shared__ T name
 #define PKV_DYNAMIC_SHARED(name)                               \
   extern __shared__ __align__(128) unsigned char pkv_shared[]; \

@@ -11,7 +11,7 @@
 #include "backends/gpu/host/exec.h"
 
 #define PKV_DEVICE inline
-#define PKV_KERNEL(threads) void
+#define PKV_KERNEL(...) void
 // The address of a local of this instantiation names the piece.
 #define PKV_SHARED(T, name)                                  \
   static const char name##_key = 0;                          \
