@@ -50,7 +50,7 @@ Temporaries take_temporaries(Scratch& scratch, const pkv_rerank_args& a) {
     t.queries.words = scratch.take<uint32_t>(heads * kQueryVectors * chunks * 4);
   }
   t.queries.terms = scratch.take<HeadTerms>(heads);
-  const int32_t samples = samples_of(a);
+  const int32_t samples = a.tail_samples;  // scratch is asked for before pointers are known
   t.estimates = a.estimates;
   if (t.estimates == nullptr) t.estimates = scratch.take<float>(heads * stride);
   t.sample_estimates = a.sample_estimates;
