@@ -120,6 +120,8 @@ struct EstimateShape {
   static constexpr int kLanes = kLanes_;
   static constexpr int kRounds = kRounds_;
   static constexpr int kKeys = kKeys_;
+  // Blocks that share a multiprocessor: what more would gain, spilled registers lose.
+  static constexpr int kResident = kRounds == 1 ? 3 : 2;
 };
 
 // A lane's part of kKeys keys, decoded.

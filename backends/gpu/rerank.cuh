@@ -188,7 +188,7 @@ PKV_DEVICE void add_tile(const RerankArgs& a, const RerankRow& row, int32_t firs
 // Block: some tiles of candidates, or of samples, of a row. Dynamic shared memory:
 // Traits::kRerankQueryBytes, for as many heads as it holds; the keys come once for each such run.
 template <class Traits, int32_t kCodec, class Shape>
-PKV_KERNEL(Traits::kRerankThreads)
+PKV_KERNEL(Traits::kRerankThreads, Shape::kResident)
 estimate_keys(RerankArgs a) {
   constexpr int kThreads = Traits::kRerankThreads;
   constexpr int kTile = Traits::kRerankTile;
