@@ -112,6 +112,22 @@ PKV_DEVICE int32_t add_dot4(int32_t sum, uint32_t a, uint32_t b) {
 #endif
 }
 
+// Zeros below the lowest bit that is set, x not 0; bits up to the highest one that is set.
+PKV_DEVICE int trailing_zeros(uint64_t x) {
+#if defined(PKV_GPU_HOST)
+  return std::countr_zero(x);
+#else
+  return __ffsll(static_cast<long long>(x)) - 1;
+#endif
+}
+PKV_DEVICE int significant_bits(uint32_t x) {
+#if defined(PKV_GPU_HOST)
+  return std::bit_width(x);
+#else
+  return 32 - __clz(static_cast<int>(x));
+#endif
+}
+
 // f16 to fp32 without branches: 2^112 moves the exponent, also of a subnormal.
 PKV_DEVICE float f16_value(uint32_t bits) {
   const float shifted = std::bit_cast<float>((bits & 0x7fffU) << 13);

@@ -149,7 +149,7 @@ PKV_DEVICE bool is_exact(double sum, uint32_t range, int32_t fraction, int32_t l
     const auto field = static_cast<int32_t>((bits >> 52) & 0x7ffU);
     if (field == 0 || field == 0x7ff) return false;  // -0 too
     const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-    const int32_t lowest = field - 1023 - 52 + std::countr_zero(significand);
+    const int32_t lowest = field - 1023 - 52 + trailing_zeros(significand);
     q = lowest < q ? lowest : q;
     const int32_t above = field - 1023 + 1;  // |sum| <= 2^above
     top = (above > top ? above : top) + 1;
@@ -192,7 +192,7 @@ PKV_DEVICE void finish_column(const FinishArgs& a, const TileValues& v, int64_t 
   const int32_t dv = a.tiles.value_dim;
   const int32_t length = a.tiles.piece_tokens();
   const int32_t fraction = fraction_bits(a.values.dtype);
-  const int32_t log2_length = 32 - std::countl_zero(static_cast<uint32_t>(length));
+  const int32_t log2_length = significant_bits(static_cast<uint32_t>(length));
   const format::StoreRow records = a.store.row(a.sequences[v.at.entry], v.at.head);
   const int64_t pieces = (count + length - 1) / length;
   const int64_t first = a.tiles.piece_row(row, 0, 0) + j;
