@@ -62,9 +62,11 @@ PKV_DEVICE float largest_subspace(const float* y, int32_t count) {
   return LaneGroup<32>::max(A);
 }
 
-// 4.2: z_j
+// 4.2: z_j. Of a bad query, whose tables nobody uses, anything may come: such numbers are 0.
 PKV_DEVICE int32_t graded_integer(float y, float A) {
-  return A == 0.0F ? 0 : static_cast<int32_t>(frint(fdiv_rn(fmul_rn(123.0F, y), A)));
+  if (A == 0.0F) return 0;
+  const float z = frint(fdiv_rn(fmul_rn(123.0F, y), A));
+  return absolute(z) <= 127.0F ? static_cast<int32_t>(z) : 0;
 }
 
 // 4.2: entry `pattern` of the table of the subspace with the integers z[0 .. 8).
