@@ -125,11 +125,13 @@ class Bench {
     }
     if (step_) {
       groups.push_back({{BenchStage::kStep},
-                        [this, single](int64_t layer) { return single(step_->step(layer)); }});
+                        [this, single](int64_t layer) { return single(step_->step(layer)); },
+                        setup_.shape.calls});
     }
     if (full_) {
       groups.push_back({{BenchStage::kFullAttention},
-                        [this, single](int64_t layer) { return single(full_->attend(layer)); }});
+                        [this, single](int64_t layer) { return single(full_->attend(layer)); },
+                        setup_.shape.calls});
     }
     return groups;
   }

@@ -77,27 +77,44 @@ absl::StatusOr<std::unique_ptr<BenchData>> BenchData::create(const Engine& engin
                                                              const BenchShape& shape) {
   std::unique_ptr<BenchData> data(new BenchData(engine, shape));
   for (std::unique_ptr<Memory>* zone : {&data->keys_, &data->values_}) {
-    CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(shape.rows() * shape.zone_tokens));
+    CLI_ASSIGN_OR_RETURN(Memory memory,
+                         data->create_rows(shape.zone_kind, shape.rows() * shape.zone_tokens));
     *zone = std::make_unique<Memory>(std::move(memory));
   }
   for (int64_t i = 0; i < 4 * shape.layers; ++i) {
-    CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(shape.rows() * kBenchDense[i % 4 / 2]));
+    CLI_ASSIGN_OR_RETURN(
+        Memory memory, data->create_rows(PKV_ALLOC_DEVICE, shape.rows() * kBenchDense[i % 4 / 2]));
     data->dense_.push_back(std::move(memory));
   }
-  CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(shape.batch * shape.query_heads));
-  data->query_ = std::make_unique<Memory>(std::move(memory));
+  const int64_t query_rows = shape.calls * shape.batch * shape.query_heads;
+  for (const int32_t kind : {PKV_ALLOC_HOST, PKV_ALLOC_DEVICE}) {
+    CLI_ASSIGN_OR_RETURN(Memory memory, data->create_rows(kind, query_rows));
+    auto& target = kind == PKV_ALLOC_HOST ? data->new_queries_ : data->queries_;
+    target = std::make_unique<Memory>(std::move(memory));
+  }
   return data;
 }
 
-absl::StatusOr<Memory> BenchData::create_rows(int64_t rows) {
-  CLI_ASSIGN_OR_RETURN(Memory memory,
-                       Memory::create(engine_, PKV_ALLOC_HOST, rows * shape_.row_bytes));
+absl::StatusOr<Memory> BenchData::create_rows(int32_t kind, int64_t rows) {
+  CLI_ASSIGN_OR_RETURN(Memory memory, Memory::create(engine_, kind, rows * shape_.row_bytes));
+  const bool is_staged = kind == PKV_ALLOC_DEVICE;  // the host may not write there
+  const int64_t staged_rows = is_staged ? std::min(kFillRows, rows) : 0;
+  CLI_ASSIGN_OR_RETURN(const Memory stage,
+                       Memory::create(engine_, PKV_ALLOC_HOST, staged_rows * shape_.row_bytes));
   for (int64_t begin = 0; begin < rows; begin += kFillRows) {
     CLI_RETURN_IF_ERROR(check_interrupt());
-    fill(static_cast<char*>(memory.data()) + begin * shape_.row_bytes,
-         std::min(kFillRows, rows - begin));
+    const int64_t count = std::min(kFillRows, rows - begin);
+    char* target = static_cast<char*>(memory.data()) + begin * shape_.row_bytes;
+    fill(is_staged ? stage.data() : target, count);
+    if (is_staged) CLI_RETURN_IF_ERROR(copy(target, stage.data(), count * shape_.row_bytes));
   }
   return memory;
+}
+
+absl::Status BenchData::copy(void* target, const void* source, int64_t bytes) {
+  CLI_RETURN_IF_ERROR(
+      from_library(pkv_device_copy(engine_.stream(), target, source, bytes), About::kBackend));
+  return engine_.sync();
 }
 
 void BenchData::fill(void* rows, int64_t count) {
@@ -110,20 +127,26 @@ void BenchData::fill(void* rows, int64_t count) {
   }
 }
 
-void BenchData::new_query() { fill(query_->data(), shape_.batch * shape_.query_heads); }
+absl::Status BenchData::new_queries() {
+  const int64_t rows = shape_.calls * shape_.batch * shape_.query_heads;
+  fill(new_queries_->data(), rows);
+  return copy(queries_->data(), new_queries_->data(), rows * shape_.row_bytes);
+}
 
 pkv_tensor BenchData::zone(const std::unique_ptr<Memory>& memory, int64_t layer) const {
   auto* data = static_cast<char*>(memory->data()) + layer * shape_.layer_shift * shape_.row_bytes;
-  return engine_.tensor(PKV_ALLOC_HOST, data, shape_.dtype, zone_shape_, zone_strides_);
+  return engine_.tensor(shape_.zone_kind, data, shape_.dtype, zone_shape_, zone_strides_);
 }
 
 pkv_tensor BenchData::dense(int64_t layer, int part, int which) const {
   void* data = dense_[static_cast<size_t>(4 * layer + 2 * part + which)].data();
-  return engine_.tensor(PKV_ALLOC_HOST, data, shape_.dtype, dense_shape_[part]);
+  return engine_.tensor(PKV_ALLOC_DEVICE, data, shape_.dtype, dense_shape_[part]);
 }
 
-pkv_tensor BenchData::query() const {
-  return engine_.tensor(PKV_ALLOC_HOST, query_->data(), shape_.dtype, query_shape_);
+pkv_tensor BenchData::query(int64_t call) const {
+  const int64_t bytes = shape_.batch * shape_.query_heads * shape_.row_bytes;
+  return engine_.tensor(PKV_ALLOC_DEVICE, static_cast<char*>(queries_->data()) + call * bytes,
+                        shape_.dtype, query_shape_);
 }
 
 const void* BenchData::read_from(int64_t layer, int64_t bytes) const {

@@ -36,16 +36,18 @@ class BenchData {
   const int64_t* zone_strides() const { return zone_strides_ + 1; }
   // K (0) and V (1) of a dense part, [b, h, kBenchDense[part], d], each layer its own.
   pkv_tensor dense(int64_t layer, int part, int which) const;
-  // [b, hq, d], another one after new_query.
-  pkv_tensor query() const;
-  void new_query();
+  // [b, hq, d] for each of shape.calls calls, others after new_queries.
+  pkv_tensor query(int64_t call = 0) const;
+  absl::Status new_queries();
   // As long as `bytes` allows, other memory than the layers' before it; for plain reads.
   const void* read_from(int64_t layer, int64_t bytes) const;
 
  private:
   BenchData(const Engine& engine, const BenchShape& shape);
-  absl::StatusOr<Memory> create_rows(int64_t rows);
-  void fill(void* rows, int64_t count);
+  // Rows of random elements in memory of a kind (PKV_ALLOC_*).
+  absl::StatusOr<Memory> create_rows(int32_t kind, int64_t rows);
+  void fill(void* rows, int64_t count);  // host memory
+  absl::Status copy(void* target, const void* source, int64_t bytes);
   pkv_tensor zone(const std::unique_ptr<Memory>& memory, int64_t layer) const;
 
   const Engine& engine_;
@@ -54,8 +56,9 @@ class BenchData {
   std::vector<char> pattern_;  // elements that rows are copied from
   std::unique_ptr<Memory> keys_;
   std::unique_ptr<Memory> values_;
-  std::vector<Memory> dense_;  // [layers, part, K or V]
-  std::unique_ptr<Memory> query_;
+  std::vector<Memory> dense_;            // [layers, part, K or V]
+  std::unique_ptr<Memory> new_queries_;  // host memory that queries_ is copied from
+  std::unique_ptr<Memory> queries_;
   int64_t zone_shape_[4];
   int64_t zone_strides_[4];
   int64_t dense_shape_[2][4];

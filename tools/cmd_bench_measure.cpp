@@ -25,8 +25,8 @@ int64_t BenchMeter::group_bytes(const BenchGroup& group) const {
 // cold in a decode step than the layer before it left them.
 absl::Status BenchMeter::measure(const BenchGroup& group, std::vector<BenchRow>& rows) {
   const KeepFreedMemory keep;
-  const bool fits = shape_.layers * group_bytes(group) <= cache_bytes();
-  const bool sweeps = !options_.is_warm && fits && shape_.is_cpu;
+  const bool fits = shape_.layers * group_bytes(group) <= shape_.cache_bytes;
+  const bool sweeps = !options_.is_warm && fits && shape_.is_cpu && group.calls == 1;
   std::vector<std::vector<double>> times(group.stages.size());
   const auto start = std::chrono::steady_clock::now();
   const std::chrono::duration<double> limit(options_.seconds *
@@ -34,7 +34,7 @@ absl::Status BenchMeter::measure(const BenchGroup& group, std::vector<BenchRow>&
   int64_t done = 0;
   for (int64_t i = 0; done < options_.repeat; ++i) {
     CLI_RETURN_IF_ERROR(check_interrupt());
-    const int64_t layer = i % shape_.layers;
+    const int64_t layer = i * group.calls % shape_.layers;
     if (sweeps && layer == 0) reader_.sweep();
     CLI_ASSIGN_OR_RETURN(const std::vector<double> run, group.run(layer));
     if (i == 0 || (sweeps && layer == 0)) continue;

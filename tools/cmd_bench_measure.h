@@ -31,11 +31,12 @@ struct BenchRow {
   double median() const;
 };
 
-// What is measured together: `run` makes one run over a layer and returns microseconds, one for
-// each stage.
+// What is measured together: `run` makes one run over a layer, or `calls` layers from that one on,
+// and returns microseconds of one call, one for each stage.
 struct BenchGroup {
   std::vector<BenchStage> stages;
   std::function<absl::StatusOr<std::vector<double>>(int64_t layer)> run;
+  int64_t calls = 1;
 };
 
 class BenchMeter {

@@ -14,6 +14,8 @@ constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxRepeat = 1000000;
 constexpr double kMinSeconds = 0.001;
 constexpr double kMaxSeconds = 86400;
+constexpr int64_t kMaxGiB = 4096;
+constexpr int64_t kMaxCalls = 1024;
 constexpr const char* kAcceptedStages =
     "encode, vote, select, rerank, fetch, attend, step, full_attention";
 
@@ -69,6 +71,14 @@ absl::Status take_dtype(const std::string& text, BenchOptions& options) {
     return usage_error("--dtype={}: accepted are bf16, f16, f32", text);
   }
   options.dtype_name = text;
+  return absl::OkStatus();
+}
+
+absl::Status take_rows(const std::string& text, std::string& rows) {
+  if (text != "host" && text != "device") {
+    return usage_error("--rows={}: accepted are host, device", text);
+  }
+  rows = text;
   return absl::OkStatus();
 }
 
@@ -166,6 +176,18 @@ absl::StatusOr<bool> parse_bench(const std::vector<std::string>& arguments, Benc
   line.flag("warm", &options.is_warm,
             "one layer again and again, as far as it fits in the caches "
             "(default cold: layers take turns)");
+  line.custom("rows", "memory of K and V of the zone; host, device (default host)",
+              [&](const std::string& text) { return take_rows(text, options.rows); });
+  line.integer("memory", &options.memory, 1, kMaxGiB,
+               "GiB at most of records of all layers, and of their K and V");
+  line.custom("calls",
+              fmt::format("steps, or full attentions, that one wait is for; 1..{} (default {} on a "
+                          "device with memory of its own, else 1)",
+                          kMaxCalls, kBenchDeviceCalls),
+              [&](const std::string& text) -> absl::Status {
+                CLI_ASSIGN_OR_RETURN(options.calls, parse_integer("calls", text, 1, kMaxCalls));
+                return absl::OkStatus();
+              });
   line.real(
       "seconds", &options.seconds, kMinSeconds, kMaxSeconds,
       fmt::format("time per row, after which runs are left out (default {})", options.seconds));

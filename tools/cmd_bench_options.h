@@ -30,6 +30,10 @@ inline const char* bench_stage_name(BenchStage stage) {
   return kBenchStageNames[static_cast<size_t>(stage)];
 }
 
+// Enqueued before a wait on a device with memory of its own, where a wait takes about as long as a
+// step.
+inline constexpr int64_t kBenchDeviceCalls = 16;
+
 struct BenchOptions {
   Common common;
   OutputOptions output;
@@ -47,7 +51,10 @@ struct BenchOptions {
   int64_t repeat = 20;
   double seconds = 10;  // per row
   bool is_warm = false;
-  std::string command;  // as it was typed
+  std::string rows = "host";  // where K and V of the zone lie; or "device"
+  int64_t memory = 2;         // GiB of layers
+  int64_t calls = 0;          // enqueued before a wait; 0: by the device
+  std::string command;        // as it was typed
 
   bool has(BenchStage stage) const;
   // The profile's options with those given.

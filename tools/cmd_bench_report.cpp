@@ -67,7 +67,7 @@ std::string bench_json(const BenchHead& head, const BenchOptions& options,
                     {"profile", options.config.profile()},
                     {"dtype", options.dtype_name},
                     {"tail", row.tail},
-                    {"rows", "host"},
+                    {"rows", options.rows},
                     {"cold", row.is_cold},
                     {"threads", row.threads},
                     {"min_us", rounded(row.times.front())},
@@ -95,9 +95,10 @@ std::string bench_table(const BenchHead& head, const BenchOptions& options,
                cache_text(row)});
   }
   return fmt::format(
-             "{} ({}): batch {}, {} KV heads, {} query heads, head_dim {}, {}, k {}, profile {}\n",
+             "{} ({}): batch {}, {} KV heads, {} query heads, head_dim {}, {}, k {}, profile {}, "
+             "rows {}\n",
              head.backend, head.device, options.batch, options.kv_heads, options.query_heads,
-             options.head_dim, options.dtype_name, head.k, options.config.profile()) +
+             options.head_dim, options.dtype_name, head.k, options.config.profile(), options.rows) +
          table.text();
 }
 

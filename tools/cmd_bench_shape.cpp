@@ -16,11 +16,11 @@
 namespace pkv::cli {
 namespace {
 
+constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kMaxLayers = 6;
-// For the records of all layers, and again for K and V of all layers; where that does not do, there
-// are fewer layers, and their K and V share memory.
-constexpr int64_t kLayerBytes = int64_t{2} << 30;
-constexpr double kMemoryShare = 0.9;  // of what is available
+constexpr int64_t kMaxDeviceLayers = 28;                   // of a model of middle size
+constexpr int64_t kDeviceCacheBytes = int64_t{128} << 20;  // more than devices have today
+constexpr double kMemoryShare = 0.9;                       // of what is available
 
 int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -117,23 +117,56 @@ absl::Status set_options(const BenchOptions& options, const pkv_config* config, 
   return absl::OkStatus();
 }
 
-// As many layers as make what they touch larger than the caches, within bounds.
-void set_layers(const BenchOptions& options, BenchShape& shape) {
+absl::Status set_memory(const Engine& engine, const BenchOptions& options, BenchShape& shape,
+                        int64_t& device_bytes) {
+  const char* text = nullptr;
+  CLI_RETURN_IF_ERROR(from_library(pkv_device_describe(engine.device(), &text), About::kBackend));
+  const auto about = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!about.is_object()) return system_error("pkv_device_describe: not a JSON object: {}", text);
+  shape.is_cpu = about.value("device_type", "") == "cpu";
+  shape.cache_bytes = shape.is_cpu ? cache_bytes() : kDeviceCacheBytes;
+  shape.calls = options.calls > 0 ? options.calls : shape.is_cpu ? 1 : kBenchDeviceCalls;
+  shape.zone_kind = options.rows == "device" ? PKV_ALLOC_DEVICE : PKV_ALLOC_HOST;
+  device_bytes = shape.is_cpu ? available_bytes() : about.value("memory_bytes", int64_t{0});
+  if (options.rows == "device" && shape.is_cpu) {
+    return usage_error("--rows=device: {} has no memory of its own; accepted is host",
+                       engine.backend());
+  }
+  return absl::OkStatus();
+}
+
+// As many layers as make what they touch larger than the caches, within bounds. K and V share
+// memory between layers where it does not do.
+void set_layers(const BenchOptions& options, int64_t device_bytes, BenchShape& shape) {
   shape.zone_tokens = shape.n;
   if (options.is_warm) return;
+  const int64_t zone_bytes = shape.zone_kind == PKV_ALLOC_DEVICE ? device_bytes : available_bytes();
+  const auto room = [&](int64_t bytes) { return std::min(options.memory * kGiB, bytes / 4); };
   const int64_t record = shape.sizes.total + shape.sizes.sketch;
-  const int64_t by_cache = up(cache_bytes() * 5 / 4, shape.bytes(BenchStage::kVote)) + 1;
-  const int64_t room = std::min(kLayerBytes, available_bytes() / 4);
-  const int64_t by_memory = room / (shape.rows() * shape.capacity * record);
-  shape.layers =
-      std::clamp<int64_t>(std::min({by_cache, by_memory, options.repeat + 1}), 2, kMaxLayers);
-  const int64_t tokens = room / (2 * shape.rows() * shape.row_bytes);
+  const int64_t by_cache = up(shape.cache_bytes * 5 / 4, shape.bytes(BenchStage::kVote)) + 1;
+  const int64_t by_memory = room(device_bytes) / (shape.rows() * shape.capacity * record);
+  const int64_t by_runs = options.repeat * shape.calls + 1;
+  shape.layers = std::clamp<int64_t>(std::min({by_cache, by_memory, by_runs}), 2,
+                                     shape.is_cpu ? kMaxLayers : kMaxDeviceLayers);
+  const int64_t tokens = room(zone_bytes) / (2 * shape.rows() * shape.row_bytes);
   shape.layer_shift = std::clamp<int64_t>((tokens - shape.n) / (shape.layers - 1), 1, shape.n);
   shape.zone_tokens += (shape.layers - 1) * shape.layer_shift;
 }
 
+absl::Status check_room(const BenchOptions& options, int64_t n, const char* memory, double needed,
+                        int64_t available) {
+  if (needed <= kMemoryShare * static_cast<double>(available)) return absl::OkStatus();
+  constexpr double kMiB = 1 << 20;
+  return system_error(
+      "--n={} with --batch={}, --kv-heads={}, --head-dim={}, --dtype={}: needs {:.0f} MiB of {}, "
+      "{:.0f} MiB are available",
+      n, options.batch, options.kv_heads, options.head_dim, options.dtype_name, needed / kMiB,
+      memory, static_cast<double>(available) / kMiB);
+}
+
 // Records twice, for stages and for steps. In double, so that no product of sizes overflows.
-absl::Status check_memory(const BenchOptions& options, int64_t n, double record_bytes) {
+absl::Status check_memory(const BenchOptions& options, const BenchShape& shape,
+                          int64_t device_bytes, int64_t n, double record_bytes) {
   const double rows = static_cast<double>(options.batch) * static_cast<double>(options.kv_heads);
   const double queries =
       static_cast<double>(options.batch) * static_cast<double>(options.query_heads);
@@ -142,18 +175,18 @@ absl::Status check_memory(const BenchOptions& options, int64_t n, double record_
   const double dense = static_cast<double>(kBenchDense[0] + kBenchDense[1]);
   const double tokens = rows * static_cast<double>(n);
   const int least_layers = options.is_warm ? 1 : 2;
-  const double needed = tokens * 2 * row_bytes + least_layers * tokens * (2 * record_bytes + 4) +
-                        least_layers * rows * dense * 2 * row_bytes + queries * dim * 8 +
-                        (options.is_warm ? 0 : 1.25 * static_cast<double>(cache_bytes()));
-  const double available = static_cast<double>(available_bytes());
-  if (needed <= kMemoryShare * available) return absl::OkStatus();
-  constexpr double kMiB = 1 << 20;
-  return system_error(
-      "--n={} with --batch={}, --kv-heads={}, --head-dim={}, --dtype={}: needs {:.0f} MiB of "
-      "memory, "
-      "{:.0f} MiB are available",
-      n, options.batch, options.kv_heads, options.head_dim, options.dtype_name, needed / kMiB,
-      available / kMiB);
+  const double zone = tokens * 2 * row_bytes;
+  const double rest = least_layers * tokens * (2 * record_bytes + 4) +
+                      least_layers * rows * dense * 2 * row_bytes + queries * dim * 8;
+  if (shape.is_cpu) {
+    const double sweep = options.is_warm ? 0 : 1.25 * static_cast<double>(cache_bytes());
+    return check_room(options, n, "memory", zone + rest + sweep, device_bytes);
+  }
+  if (shape.zone_kind == PKV_ALLOC_DEVICE) {
+    return check_room(options, n, "device memory", zone + rest, device_bytes);
+  }
+  CLI_RETURN_IF_ERROR(check_room(options, n, "host memory", zone, available_bytes()));
+  return check_room(options, n, "device memory", rest, device_bytes);
 }
 
 }  // namespace
@@ -212,7 +245,9 @@ absl::StatusOr<BenchSetup> setup_bench(const Engine& engine, const BenchOptions&
   BenchSetup setup;
   BenchShape& shape = setup.shape;
   CLI_ASSIGN_OR_RETURN(setup.config, make_config(options.config.profile(), options.values()));
-  CLI_RETURN_IF_ERROR(check_memory(options, n, 0));
+  int64_t device_bytes = 0;
+  CLI_RETURN_IF_ERROR(set_memory(engine, options, shape, device_bytes));
+  CLI_RETURN_IF_ERROR(check_memory(options, shape, device_bytes, n, 0));
   shape.n = n;
   shape.batch = options.batch;
   shape.kv_heads = options.kv_heads;
@@ -231,17 +266,14 @@ absl::StatusOr<BenchSetup> setup_bench(const Engine& engine, const BenchOptions&
   shape.sizes.struct_size = sizeof shape.sizes;
   CLI_RETURN_IF_ERROR(
       from_library(pkv_record_sizes_get(&shape.geometry, &shape.sizes), About::kOptions));
-  CLI_RETURN_IF_ERROR(check_memory(options, n, shape.sizes.total + shape.sizes.sketch));
+  CLI_RETURN_IF_ERROR(
+      check_memory(options, shape, device_bytes, n, shape.sizes.total + shape.sizes.sketch));
   CLI_ASSIGN_OR_RETURN(shape.candidates, count_candidates(engine, options, n));
   CLI_ASSIGN_OR_RETURN(shape.rule, rule_of(n, shape.k, shape.candidates));
   if (shape.candidate_share == 0) {
     shape.candidate_share = static_cast<double>(shape.candidates) / static_cast<double>(n);
   }
-  const char* text = nullptr;
-  CLI_RETURN_IF_ERROR(from_library(pkv_device_describe(engine.device(), &text), About::kBackend));
-  const auto about = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  shape.is_cpu = about.is_object() && about.value("device_type", "") == "cpu";
-  set_layers(options, shape);
+  set_layers(options, device_bytes, shape);
   return setup;
 }
 

@@ -41,6 +41,9 @@ struct BenchShape {
   int64_t capacity = 0;     // tokens per row of an index: n, or a dense part if that is longer
   bool has_values = false;  // whether records are made from values too
   bool is_cpu = false;      // whether device memory is the processor's
+  int64_t cache_bytes = 0;  // of the largest cache in front of it, or more
+  int32_t zone_kind = 0;    // PKV_ALLOC_* of K and V of the zone
+  int64_t calls = 1;        // steps, or full attentions, that one wait is for
   int64_t layers = 1;       // that take turns
   int64_t zone_tokens = 0;  // held per KV head for all layers: n, plus `layer_shift` per layer
   int64_t layer_shift =

@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<double>> BenchStages::chain(int64_t layer, BenchStage
     times.push_back(time);
     return absl::OkStatus();
   };
-  data_.new_query();
+  CLI_RETURN_IF_ERROR(data_.new_queries());
   CLI_RETURN_IF_ERROR(add(vote_args(layer), pkv_stage_vote_sync));
   if (last >= BenchStage::kSelect) CLI_RETURN_IF_ERROR(add(select_args(), pkv_stage_select_sync));
   if (last >= BenchStage::kRerank) {

@@ -40,13 +40,16 @@ absl::StatusOr<Plan> plan_of(const BenchShape& shape, const pkv_index* index,
   return Plan(plan);
 }
 
-// From the call until the stream has passed it.
+// call(0) to call(count - 1), from the first call until the stream has passed the last: the mean.
 template <class Call>
-absl::StatusOr<double> time_call(const Engine& engine, const Call& call) {
+absl::StatusOr<double> time_calls(const Engine& engine, int64_t count, const Call& call) {
   const auto start = Clock::now();
-  CLI_RETURN_IF_ERROR(from_library(call(), About::kOptions));
+  for (int64_t i = 0; i < count; ++i) {
+    CLI_RETURN_IF_ERROR(from_library(call(i), About::kOptions));
+  }
   CLI_RETURN_IF_ERROR(engine.sync());
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  const std::chrono::duration<double, std::micro> time = Clock::now() - start;
+  return time.count() / static_cast<double>(count);
 }
 
 }  // namespace
@@ -77,7 +80,7 @@ absl::Status BenchStep::append(int64_t layer) {
       const int64_t offset =
           sequence * keys.strides[0] * (shape.row_bytes / shape.dim) + begin * shape.row_bytes;
       const auto view = [&](const pkv_tensor& whole) {
-        return engine_.tensor(PKV_ALLOC_HOST, static_cast<char*>(whole.data) + offset, shape.dtype,
+        return engine_.tensor(shape.zone_kind, static_cast<char*>(whole.data) + offset, shape.dtype,
                               piece, data_.zone_strides());
       };
       const pkv_tensor new_keys = view(keys);
@@ -101,13 +104,11 @@ absl::Status BenchStep::create_plans() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> BenchStep::step(int64_t layer) {
+absl::Status BenchStep::describe(int64_t layer, int64_t call, const int64_t* output_shape,
+                                 pkv_step& step) const {
   const BenchShape& shape = setup_.shape;
-  const int64_t output_shape[] = {shape.batch, shape.query_heads, shape.dim};
-  pkv_step step;
   CLI_RETURN_IF_ERROR(from_library(pkv_step_init(&step, sizeof step), About::kOptions));
-  data_.new_query();
-  step.query = data_.query();
+  step.query = data_.query(call);
   step.dense_count = 2;
   for (int part = 0; part < 2; ++part) {
     step.dense[part].rows.keys = data_.dense(layer, part, 0);
@@ -117,10 +118,24 @@ absl::StatusOr<double> BenchStep::step(int64_t layer) {
     step.source.keys = data_.keys(layer);
     step.source.values = data_.values(layer);
   }
-  step.output = engine_.tensor(PKV_ALLOC_DEVICE, output_->data(), shape.dtype, output_shape);
+  step.output = engine_.tensor(PKV_ALLOC_DEVICE, output_->data(), shape.dtype, {output_shape, 3});
   step.lse = static_cast<float*>(lse_->data());
-  const pkv_plan* plan = plans_[static_cast<size_t>(layer)].get();
-  return time_call(engine_, [&] { return pkv_step_run(plan, engine_.stream(), &step); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> BenchStep::step(int64_t layer) {
+  const BenchShape& shape = setup_.shape;
+  const int64_t output_shape[] = {shape.batch, shape.query_heads, shape.dim};
+  CLI_RETURN_IF_ERROR(data_.new_queries());
+  std::vector<pkv_step> steps(static_cast<size_t>(shape.calls));
+  const auto layer_of = [&](int64_t call) { return (layer + call) % shape.layers; };
+  for (int64_t i = 0; i < shape.calls; ++i) {
+    CLI_RETURN_IF_ERROR(describe(layer_of(i), i, output_shape, steps[static_cast<size_t>(i)]));
+  }
+  return time_calls(engine_, shape.calls, [&](int64_t i) {
+    const pkv_plan* plan = plans_[static_cast<size_t>(layer_of(i))].get();
+    return pkv_step_run(plan, engine_.stream(), &steps[static_cast<size_t>(i)]);
+  });
 }
 
 absl::StatusOr<std::unique_ptr<BenchFullAttention>> BenchFullAttention::create(
@@ -142,13 +157,11 @@ absl::Status BenchFullAttention::create_plan() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> BenchFullAttention::attend(int64_t layer) {
-  const int64_t output_shape[] = {shape_.batch, shape_.query_heads, shape_.dim};
-  pkv_attention attention;
+absl::Status BenchFullAttention::describe(int64_t layer, int64_t call, const int64_t* output_shape,
+                                          pkv_attention& attention) const {
   CLI_RETURN_IF_ERROR(
       from_library(pkv_attention_init(&attention, sizeof attention), About::kOptions));
-  data_.new_query();
-  attention.query = data_.query();
+  attention.query = data_.query(call);
   attention.dense_count = 3;
   attention.dense[0].rows.keys = data_.dense(layer, 0, 0);
   attention.dense[0].rows.values = data_.dense(layer, 0, 1);
@@ -156,9 +169,23 @@ absl::StatusOr<double> BenchFullAttention::attend(int64_t layer) {
   attention.dense[1].rows.values = data_.values(layer);
   attention.dense[2].rows.keys = data_.dense(layer, 1, 0);
   attention.dense[2].rows.values = data_.dense(layer, 1, 1);
-  attention.output = engine_.tensor(PKV_ALLOC_DEVICE, output_->data(), shape_.dtype, output_shape);
+  attention.output =
+      engine_.tensor(PKV_ALLOC_DEVICE, output_->data(), shape_.dtype, {output_shape, 3});
   attention.lse = static_cast<float*>(lse_->data());
-  return time_call(engine_, [&] { return pkv_attend(plan_.get(), engine_.stream(), &attention); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> BenchFullAttention::attend(int64_t layer) {
+  const int64_t output_shape[] = {shape_.batch, shape_.query_heads, shape_.dim};
+  CLI_RETURN_IF_ERROR(data_.new_queries());
+  std::vector<pkv_attention> calls(static_cast<size_t>(shape_.calls));
+  for (int64_t i = 0; i < shape_.calls; ++i) {
+    CLI_RETURN_IF_ERROR(
+        describe((layer + i) % shape_.layers, i, output_shape, calls[static_cast<size_t>(i)]));
+  }
+  return time_calls(engine_, shape_.calls, [&](int64_t i) {
+    return pkv_attend(plan_.get(), engine_.stream(), &calls[static_cast<size_t>(i)]);
+  });
 }
 
 }  // namespace pkv::cli

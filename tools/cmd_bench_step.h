@@ -1,4 +1,5 @@
-// Whole decode steps, and attention over every token, by the plain C API; each call timed.
+// Whole decode steps, and attention over every token, by the plain C API. Timed is one call, or
+// shape.calls of them with one wait.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,15 @@ class BenchStep {
   absl::Status append(int64_t layer);
   // For the threads that the device has now.
   absl::Status create_plans();
-  // pkv_step_run over a layer with a new query, until it is done. Microseconds.
+  // pkv_step_run over layers from this one on, each call with a new query, until all are done.
+  // Microseconds of one.
   absl::StatusOr<double> step(int64_t layer);
 
  private:
   BenchStep(const Engine& engine, const BenchSetup& setup, BenchData& data)
       : engine_(engine), setup_(setup), data_(data) {}
+  absl::Status describe(int64_t layer, int64_t call, const int64_t* output_shape,
+                        pkv_step& step) const;
 
   const Engine& engine_;
   const BenchSetup& setup_;
@@ -51,12 +55,14 @@ class BenchFullAttention {
 
   // For the threads that the device has now.
   absl::Status create_plan();
-  // Over the n tokens of a layer's zone and its dense parts, with a new query. Microseconds.
+  // Over the n tokens of a layer's zone and its dense parts; likewise.
   absl::StatusOr<double> attend(int64_t layer);
 
  private:
   BenchFullAttention(const Engine& engine, const BenchShape& shape, BenchData& data)
       : engine_(engine), shape_(shape), data_(data) {}
+  absl::Status describe(int64_t layer, int64_t call, const int64_t* output_shape,
+                        pkv_attention& attention) const;
 
   const Engine& engine_;
   const BenchShape& shape_;

@@ -79,6 +79,14 @@ std::string list_text(const Json& list) {
   return text;
 }
 
+// Of a device that has memory of its own.
+std::string memory_text(const Json& device) {
+  if (device.value("device_type", "cpu") == "cpu") return "";
+  return fmt::format(", {:.1f} GiB, {} lanes",
+                     static_cast<double>(device.value("memory_bytes", int64_t{0})) / (1 << 30),
+                     device.value("lanes", 0));
+}
+
 std::string devices_text(const Json& backend) {
   std::string text;
   for (const Json& device : backend.value("devices", Json::array())) {
@@ -87,8 +95,8 @@ std::string devices_text(const Json& backend) {
           fmt::format("  device {}: {}\n", device.value("ordinal", 0), device.value("error", ""));
       continue;
     }
-    text +=
-        fmt::format("  device {}: {}\n", device.value("ordinal", 0), device.value("device", ""));
+    text += fmt::format("  device {}: {}{}\n", device.value("ordinal", 0),
+                        device.value("device", ""), memory_text(device));
     for (const char* field : {"dtypes", "head_dims", "codecs", "votes", "tails"}) {
       text += fmt::format("    {:<10} {}\n", field, list_text(device.value(field, Json::array())));
     }

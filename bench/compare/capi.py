@@ -1,5 +1,5 @@
 """The C API by ctypes, as far as the comparison with peers needs it: torch tensors in, statuses
-checked. Only for backends whose device memory is host memory."""
+checked."""
 
 import ctypes as c
 import json
@@ -159,12 +159,20 @@ SelectArgs = struct(
 )
 
 
+def device_type(view):
+    """PKV_DEVICE_*: CUDA, CUDA_HOST or CPU."""
+    if view.is_cuda:
+        return 2
+    return 3 if view.is_pinned() else 1
+
+
 def tensor(view):
     """A Tensor over a torch tensor, strides included. It keeps the view alive."""
     axes = I64 * view.ndim
     result = Tensor(
         data=view.data_ptr(),
-        device_type=1,
+        device_type=device_type(view),
+        device_id=view.get_device() if view.is_cuda else 0,
         ndim=view.ndim,
         dtype=DTYPES[str(view.dtype)],
         shape=axes(*view.shape),
@@ -220,6 +228,13 @@ class Library:
         out = c.c_char_p()
         self.call("pkv_device_describe", self.device, c.byref(out))
         return json.loads(out.value)
+
+    def wrap_stream(self, native):
+        """Everything goes to a native stream from now on."""
+        self.lib.pkv_stream_destroy(self.stream)
+        self.stream = P()
+        handle = c.c_size_t(native)
+        self.call("pkv_stream_wrap", self.device, handle, c.byref(self.stream))
 
     def sync(self):
         self.call("pkv_stream_sync", self.stream)

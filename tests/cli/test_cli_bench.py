@@ -190,6 +190,24 @@ def test_a_limit_of_time_leaves_runs_out_and_says_so(bench):
     assert bench(*options, "--log-level", 0, shape=shape).succeeds().err == ""
 
 
+# Runs of several calls take turns over the layers all the same.
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_wait_may_be_for_several_calls(bench, calls):
+    shape = ("--n", N, "--kv-heads", 1, "--query-heads", 1, "--repeat", 3, "--batch", 2)
+    options = ("--stages", "vote,step,full_attention", "--calls", calls, "--memory", 1, "--json")
+    whole = bench(*options, shape=shape).succeeds().json
+    cold = {row["stage"]: row["cold"] for row in whole["results"]}
+    together = calls == 1
+    expected = {"read": True, "vote": True, "step": together, "full_attention": together}
+    assert cold == expected
+
+
+def test_rows_on_a_device_need_one_with_memory_of_its_own(bench):
+    whole = bench("--stages", "step", "--rows", "host", "--json").succeeds().json
+    assert {row["rows"] for row in whole["results"]} == {"host"}
+    bench("--rows", "device").refuses(2, "--rows=device", "cpu_ref", "host")
+
+
 def test_threads_and_instruction_sets_are_the_backends_to_refuse(bench):
     bench("--threads", 2).refuses(2, "--threads=2", "cpu_ref", "no options")
     bench("--isa", "avx2").refuses(2, "--isa=avx2", "cpu_ref", "no options")
@@ -233,6 +251,9 @@ def test_threads_of_a_backend_that_has_them(bench, cli):
         ("--threads", "0", "1..1024"),
         ("--threads", "1,1025", "1..1024"),
         ("--repeat", "0", "1..1000000"),
+        ("--rows", "disk", "host, device"),
+        ("--memory", "0", "1..4096"),
+        ("--calls", "0", "1..1024"),
         ("--seconds", "0", "0.001..86400"),
         ("--seconds", "nan", "0.001..86400"),
         ("--device", "-1", "0..2147483647"),

@@ -1,0 +1,66 @@
+#include "backends/gpu/host/vendor.h"
+
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+
+#include "pariskv/pariskv_backend.hpp"
+
+namespace pkv::gpu_host {
+namespace {
+
+constexpr int64_t kApartBytes = int64_t{4} << 30;  // what it says; nothing holds it to that
+
+bool parse(std::string_view text, uint64_t* out) {
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+}
+
+}  // namespace
+
+pkv_status describe_device(const pkv_host* /*host*/, int /*ordinal*/,
+                           pkv_backend_device_info* out) {
+  out->lanes = gpu_exec::Options().lanes;
+  out->memory_bytes = 0;  // not known
+  if (is_apart()) {
+    out->device_type = PKV_DEVICE_CUDA;
+    out->memory_bytes = kApartBytes;
+  }
+  std::snprintf(out->name, sizeof out->name, "kernel executor on the host");
+  return PKV_OK;
+}
+
+gpuError_t create_stream(VendorDevice& device, gpuStream_t* out) {
+  *out = new Stream{&device.machine};
+  return gpuSuccess;
+}
+
+bool wrap_stream(VendorDevice& device, uintptr_t native, gpuStream_t* out, bool* is_owned) {
+  *is_owned = true;
+  return native == 0 && create_stream(device, out) == gpuSuccess;
+}
+
+pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const char* name,
+                             const char* value) {
+  gpu_exec::Options options = device.machine.options();
+  uint64_t number = 0;
+  const bool is_number = parse(value, &number);
+  if (std::string_view(name) == "seed") {
+    options.seed = number;
+    if (!is_number) {
+      return backend::refuse(host, PKV_INVALID_ARGUMENT, "seed=%.64s: must be a number", value);
+    }
+  } else if (std::string_view(name) == "lanes") {
+    options.lanes = static_cast<int32_t>(number);
+    if (!is_number || (number != 32 && number != 64)) {
+      return backend::refuse(host, PKV_INVALID_ARGUMENT, "lanes=%.64s: must be 32 or 64", value);
+    }
+  } else {
+    return backend::refuse(host, PKV_INVALID_ARGUMENT,
+                           "device option %.64s: gpu-host has lanes and seed", name);
+  }
+  device.machine.set_options(options);
+  return PKV_OK;
+}
+
+}  // namespace pkv::gpu_host

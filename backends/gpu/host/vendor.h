@@ -1,0 +1,27 @@
+// What backend gpu-host has of its own (backends/gpu/device.h).
+#pragma once
+
+#include "backends/gpu/gpu_rt.h"
+#include "pariskv/pariskv_backend.h"
+
+namespace pkv::gpu_host {
+
+inline constexpr const char* kName = "gpu-host";
+inline constexpr const char* kVersion = "1";
+inline constexpr const char* kAbout = "the GPU kernels, run lane by lane on the host: for tests";
+inline constexpr int kScore = 0;  // `auto` takes any other
+inline constexpr pkv_device_type kDeviceType = PKV_DEVICE_CPU;
+inline constexpr pkv_status kKernelFault = PKV_INTERNAL;
+
+struct VendorDevice {
+  gpu_exec::Machine machine;
+};
+
+pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
+gpuError_t create_stream(VendorDevice& device, gpuStream_t* out);
+bool wrap_stream(VendorDevice& device, uintptr_t native, gpuStream_t* out, bool* is_owned);
+// lanes = 32 | 64, seed = 0 ..
+pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const char* name,
+                             const char* value);
+
+}  // namespace pkv::gpu_host
