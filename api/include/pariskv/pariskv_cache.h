@@ -14,18 +14,22 @@
  * tail are attended in full. While the zone is shorter than desc.dense_below it is attended in full
  * too; at the first length that is not, a codec is fitted to it and its keys are encoded. From then
  * on the codec is fitted anew, and the zone encoded anew, each time the zone has grown by a
- * quarter: at the first length z with 4 z >= 5 (length of the last fit). What a sequence answers is
- * a function of its tokens, lengths and passed queries alone, never of how they came in pieces.
+ * quarter: at the first length z, a multiple of interval, with 4 z >= 5 (length of the last fit). A
+ * fit at length z uses all keys of the zone and the queries that were passed for the last
+ * fit_positions positions before sink + z + local, the number of tokens that makes the zone so
+ * long. What a sequence answers is a function of its tokens, lengths and passed queries alone,
+ * never of how they came in pieces.
  *
  * Conventions of this header; functions do not repeat them.
  *  a. layer: 0 .. layers-1, else PKV_OUT_OF_RANGE. sequence: a slot 0 .. sequences-1, else
- *     PKV_OUT_OF_RANGE; one that is not in use (never added, or removed) is PKV_FAILED_PRECONDITION.
+ *     PKV_OUT_OF_RANGE; one that is not in use (never added, or removed) is
+ *     PKV_FAILED_PRECONDITION.
  *  b. Layers are independent: each has a length per sequence of its own. Calls on a sequence as a
  *     whole (truncate, fork, reset, remove) reach all its layers.
  *  c. The batch of a call (pkv_cache_batch) names b different sequences and how many tokens each
  *     brings; n is their sum. Tensors hold the tokens of the first sequence, then those of the
- *     second, and so on: keys [n, h, d], values [n, h, dv], queries and outputs [n, hq, ..]. Strides
- *     are free, so [h, t, d] of a single sequence, and [b, h, 1, d] of single tokens, need no copy.
+ *     second, and so on: keys [n, h, d], values [n, h, dv], queries and outputs [n, hq, ..].
+ *     Strides are free: [h, t, d] of one sequence, and [b, h, 1, d] of single tokens, need no copy.
  *  d. Positions in hits, records and rows of the zone count from the zone's first token, which is
  *     position `sink` of the sequence.
  *  e. A call that returns anything but PKV_OK has changed nothing, for no sequence of its batch.
@@ -79,7 +83,7 @@ typedef struct pkv_cache_desc {
   int64_t local;         /* 0 .. 2^20; default 512 */
   int64_t interval;      /* 1 .. 2^20; default 512 */
   int64_t dense_below;   /* 1 .. 2^31-1; default 1,024 */
-  int64_t page_tokens;   /* a multiple of 64, 64 .. 65,536; default 512 */
+  int64_t page_tokens;   /* a power of two, 64 .. 65,536; default 512 */
   int32_t rows_memory;   /* PKV_ALLOC_HOST (default) or PKV_ALLOC_DEVICE: where K and V rows lie */
   int32_t fit_positions; /* positions whose queries a fit uses, 0 .. 4,096; default 256 */
   int32_t refits;        /* 1 (default): as the zone grows by a quarter; 0: the first fit stands */
@@ -138,10 +142,10 @@ PKV_API pkv_status pkv_cache_add(pkv_cache *cache, int32_t *out_sequence);
 PKV_API pkv_status pkv_cache_remove(pkv_cache *cache, pkv_stream *stream, int32_t sequence);
 /* The sequence stays in use, with no tokens. */
 PKV_API pkv_status pkv_cache_reset(pkv_cache *cache, pkv_stream *stream, int32_t sequence);
-/* Takes back all tokens from position `tokens` on, in every layer. Afterwards everything is, bit for
- * bit, as if they had never been appended: records, value sums, codecs, samples. Free of the length
- * unless a refit is taken back (the zone is then encoded with the earlier fit). PKV_OUT_OF_RANGE: a
- * layer holds fewer (named). */
+/* Takes back all tokens from position `tokens` on, in every layer. Afterwards everything is, bit
+ * for bit, as if they had never been appended: records, value sums, codecs, samples. The cost does
+ * not depend on the length unless a refit is taken back (the zone is then encoded with the earlier
+ * fit). PKV_OUT_OF_RANGE: a layer holds fewer (named). */
 PKV_API pkv_status pkv_cache_truncate(pkv_cache *cache, pkv_stream *stream, int32_t sequence,
                                       int64_t tokens);
 /* A new sequence, in the lowest free slot, that holds the first `tokens` tokens of `source`: equal
@@ -266,8 +270,8 @@ PKV_API pkv_status pkv_merge(pkv_stream *stream, int32_t count, const pkv_tensor
 /* ---- Codecs ------------------------------------------------------------------------- */
 
 /* Fits at the zone's present length and encodes the zone anew. queries [m, hq, d], optional: NULL
- * fits to keys alone. The next fit is due when the zone has grown by a quarter from here; truncating
- * below this length forgets it. PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is
+ * fits to keys alone. The next fit is due when the zone has grown by a quarter from here;
+ * truncating the zone below this length forgets it. A fit at this very length is replaced. PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is
  * not sparse, or has an imported codec. */
 PKV_API pkv_status pkv_cache_refit(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                    int32_t sequence, const pkv_tensor *queries);
@@ -289,8 +293,8 @@ PKV_API pkv_status pkv_cache_export_sync(pkv_cache *cache, pkv_stream *stream, i
 PKV_API pkv_status pkv_cache_rows_sync(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                        int32_t sequence, int64_t begin, int64_t count,
                                        const pkv_rows *out);
-/* Sums over the encoded zone (docs/algorithm.md, 3.7), host arrays, each optional (NULL): value_sums
- * [h, dv], good_counts [h], occupancy [h, d/8, 256] (tier only). */
+/* Sums over the encoded zone (docs/algorithm.md, 3.7), host arrays, each optional (NULL):
+ * value_sums [h, dv], good_counts [h], occupancy [h, d/8, 256] (tier only). */
 PKV_API pkv_status pkv_cache_sums_sync(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                        int32_t sequence, double *value_sums, int64_t *good_counts,
                                        int32_t *occupancy);
@@ -319,12 +323,13 @@ PKV_API pkv_status pkv_cache_describe(const pkv_cache *cache, const char **out);
 /* ---- Files -------------------------------------------------------------------------- */
 
 /* Writes one sequence, or with sequence = -1 all in use, to a .pkv file (docs/format.md): rows,
- * codecs, samples; records are encoded again on loading. As pkv_index_save_sync: a new name, flushed,
- * renamed; flags PKV_SAVE_*; the same statuses. */
+ * codecs, samples; records are encoded again on loading. As pkv_index_save_sync: a new name,
+ * flushed, renamed; flags PKV_SAVE_*; the same statuses. */
 PKV_API pkv_status pkv_cache_save_sync(pkv_cache *cache, pkv_stream *stream, int32_t sequence,
                                        const char *path, uint32_t flags);
 /* Adds the sequences of a file to the cache, each in the lowest free slot, ascending;
- * `out_sequences` [room] gets their slots in the order of the file, *out_count how many. All or none.
+ * `out_sequences` [room] gets their slots in the order of the file, *out_count how many. All or
+ * none.
  * PKV_FAILED_PRECONDITION names a field that differs (geometry, layers, sink, ..) with both values;
  * PKV_RESOURCE_EXHAUSTED: slots, capacity, pages, or `room`; PKV_DATA_LOSS: damaged;
  * PKV_NOT_FOUND. */
@@ -346,8 +351,8 @@ typedef struct pkv_cache_pool {
 } pkv_cache_pool;
 PKV_API pkv_status pkv_cache_pool_init(pkv_cache_pool *pool, size_t struct_size);
 /* From now on the layer's K and V lie in this pool, which stays valid as long as the cache, and
- * tokens come by pkv_cache_append_pages instead of pkv_cache_append and decode_step. The layer holds
- * no token yet (PKV_FAILED_PRECONDITION). */
+ * tokens come by pkv_cache_append_pages instead of pkv_cache_append and decode_step. The layer
+ * holds no token yet (PKV_FAILED_PRECONDITION). */
 PKV_API pkv_status pkv_cache_bind_pool(pkv_cache *cache, int32_t layer, const pkv_cache_pool *pool);
 
 /* The block tables of the batch's sequences, in host memory. */
