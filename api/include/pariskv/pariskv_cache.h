@@ -271,8 +271,9 @@ PKV_API pkv_status pkv_merge(pkv_stream *stream, int32_t count, const pkv_tensor
 
 /* Fits at the zone's present length and encodes the zone anew. queries [m, hq, d], optional: NULL
  * fits to keys alone. The next fit is due when the zone has grown by a quarter from here;
- * truncating the zone below this length forgets it. A fit at this very length is replaced. PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is
- * not sparse, or has an imported codec. */
+ * truncating the zone below this length forgets it. A fit at this very length is replaced.
+ * PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is not sparse, or has an imported
+ * codec. */
 PKV_API pkv_status pkv_cache_refit(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                    int32_t sequence, const pkv_tensor *queries);
 /* All sequences of the layer use this codec, none is fitted. Its geometry must be the config's.
