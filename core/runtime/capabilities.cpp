@@ -138,7 +138,7 @@ class Question {
     args.k = kK;
     args.batch = batch_;
     args.queries = tensor(query_shape_);
-    args.parts[0] = {tensor(key_shape_), tensor(key_shape_), nullptr};
+    args.parts[0].keys = args.parts[0].values = tensor(key_shape_);
     args.row_keys = tensor(row_shape_);
     args.row_values = tensor(row_shape_);
     args.candidates_stride = kTokens;

@@ -226,8 +226,11 @@ class StepWorld {
     a.attend.queries = q;
     pkv_tensor sink = sink_values.view();
     pkv_tensor recent = recent_values.view();
-    a.attend.parts[0] = {views_[2].tensor(), value_view(2, sink), nullptr};
-    a.attend.parts[1] = {views_[4].tensor(), value_view(4, recent), part_lengths_.data()};
+    a.attend.parts[0].keys = views_[2].tensor();
+    a.attend.parts[0].values = value_view(2, sink);
+    a.attend.parts[1].keys = views_[4].tensor();
+    a.attend.parts[1].values = value_view(4, recent);
+    a.attend.parts[1].lengths = part_lengths_.data();
     a.attend.candidates_stride = stride();
     a.attend.value_sums = twin.ref.value_sums.data();
     a.attend.good_counts = twin.ref.good_counts.data();

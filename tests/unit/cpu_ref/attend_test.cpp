@@ -136,8 +136,11 @@ struct Scene {
     args.codec = oracle.codec();
     args.batch = oracle.batch_of({shape.n, shape.n});
     args.queries = queries.view();
-    args.parts[0] = {sink_keys.view(), sink_values.view(), nullptr};
-    args.parts[1] = {tail_keys.view(), tail_values.view(), tail_lengths.data()};
+    args.parts[0].keys = sink_keys.view();
+    args.parts[0].values = sink_values.view();
+    args.parts[1].keys = tail_keys.view();
+    args.parts[1].values = tail_values.view();
+    args.parts[1].lengths = tail_lengths.data();
     args.row_keys = row_keys.view();
     args.row_values = row_values.view();
     args.positions = positions.data();

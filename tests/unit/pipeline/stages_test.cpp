@@ -103,7 +103,9 @@ struct Setup {
     a.batch = batch();
     a.queries = query.tensor();
     a.part_count = 1;
-    a.parts[0] = {zone.keys.tensor(), zone.values.tensor(), lengths};
+    a.parts[0].keys = zone.keys.tensor();
+    a.parts[0].values = zone.values.tensor();
+    a.parts[0].lengths = lengths;
     a.row_keys = step->row_keys->tensor();
     a.row_values = step->row_values->tensor();
     a.positions = step->positions->data();
@@ -398,7 +400,9 @@ TEST_CASE("stage encode: arguments, and bytes equal to those of the index") {
   args.sequences = s.sequences;
   args.starts = starts;
   args.counts = s.lengths;
-  args.store = {store_memory.data(), row_bytes, 64};
+  args.store.base = store_memory.data();
+  args.store.row_bytes = row_bytes;
+  args.store.capacity = 64;
   args.occupancy = occupancy.data();
   args.value_sums = sums.data();
   args.good_counts = good.data();
