@@ -58,8 +58,8 @@ struct CacheShape {
   }
 
  private:
-  CacheShape(std::shared_ptr<const Device> device, const Config& config)
-      : device(std::move(device)), config(config) {}
+  CacheShape(std::shared_ptr<const Device> with_device, const Config& with_config)
+      : device(std::move(with_device)), config(with_config) {}
   absl::Status check_desc(const pkv_cache_desc& given);
   absl::Status set_policies(const pkv_cache_desc& given);
   absl::Status set_sizes();
