@@ -2,6 +2,7 @@
 // pariskv_cache.h says what each call does. Not here: what happens within a layer (layer.h, step.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -58,6 +59,17 @@ class Cache {
                            const pkv_tensor& keys, const pkv_tensor* values,
                            const pkv_cache_attention& attention, pkv_cache_hits* hits);
 
+  // cache_pages.cpp
+  absl::Status bind_pool(int32_t layer, const pkv_cache_pool& pool);
+  absl::Status append_pages(const Stream& stream, int32_t layer, const pkv_cache_blocks& blocks,
+                            const pkv_tensor* queries);
+
+  // cache_bytes.cpp. query_type 0: appends bring no queries.
+  static absl::StatusOr<pkv_cache_usage> bytes(std::shared_ptr<const Device> device,
+                                               const Config& config, const pkv_cache_desc& desc,
+                                               std::span<const int64_t> lengths,
+                                               pkv_dtype query_type);
+
   // cache_look.cpp
   absl::Status export_sync(const Stream& stream, int32_t layer, int32_t sequence, int32_t kv_head,
                            int64_t begin, int64_t count, const pkv_records& out);
@@ -82,6 +94,11 @@ class Cache {
   struct Tensors {
     std::optional<TensorView> keys, values, queries, query, output;
   };
+
+  // Of HostNumbers: sequences, and tokens of a page.
+  static int64_t identity_numbers(const CacheShape& shape) {
+    return std::max<int64_t>({shape.desc.sequences, shape.desc.page_tokens, shape.desc.sink});
+  }
 
   explicit Cache(CacheShape shape) : shape_(std::move(shape)) {}
 
@@ -109,6 +126,7 @@ class Cache {
   absl::Status append_checked(const Stream& stream, int32_t layer);
   absl::Status attend_checked(const Stream& stream, int32_t layer,
                               const pkv_cache_attention& attention, pkv_cache_hits* hits);
+  absl::Status check_blocks(int32_t layer, const pkv_cache_blocks& blocks);
   absl::Status reserve_for(int32_t layer, const StepCall& call, bool appends);
 
   CacheShape shape_;

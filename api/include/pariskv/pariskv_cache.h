@@ -115,11 +115,12 @@ typedef struct pkv_cache_usage {
 PKV_API pkv_status pkv_cache_usage_init(pkv_cache_usage *usage, size_t struct_size);
 
 /* What a cache of this shape holds once `count` sequences have lengths[i] tokens in every layer, no
- * page shared, scratch apart (0 here). Nothing is allocated. queries_given: 1 if appends bring
- * queries. PKV_INVALID_ARGUMENT as for create, and where a sum passes 2^63. */
+ * page shared, scratch apart (0 here). Nothing is allocated. query_dtype: of the queries that
+ * appends bring, 0: they bring none. PKV_INVALID_ARGUMENT as for create, and where a sum passes
+ * 2^63. */
 PKV_API pkv_status pkv_cache_bytes(const pkv_device *device, const pkv_config *config,
                                    const pkv_cache_desc *desc, const int64_t *lengths,
-                                   int32_t count, int32_t queries_given, pkv_cache_usage *out);
+                                   int32_t count, pkv_dtype query_dtype, pkv_cache_usage *out);
 
 /* PKV_INVALID_ARGUMENT: a field or option (named, with its range). PKV_UNIMPLEMENTED: the backend
  * lacks the shape or an option. PKV_RESOURCE_EXHAUSTED. */
