@@ -89,7 +89,7 @@ typedef struct pkv_cache_desc {
   int32_t refits;        /* 1 (default): as the zone grows by a quarter; 0: the first fit stands */
   int32_t deferred;      /* 1: appends leave encoding and fits to pkv_cache_flush; default 0 */
   float soft_cap;        /* logits become soft_cap * tanh(logit / soft_cap); 0 (default): none */
-  int32_t row_cache;     /* rows per (layer, sequence, KV head) that count as recent; 0 (default) */
+  int32_t reserved;      /* 0 */
   const float *sink_logits;        /* [hq] host, finite or -inf; NULL (default): none. Copied. */
   const pkv_cache_layer *policies; /* [layers]; NULL (default): all sparse. Copied. */
   const float *alibi_slopes;       /* must be NULL. Anything else is PKV_UNIMPLEMENTED: estimates
@@ -310,8 +310,6 @@ typedef struct pkv_cache_stats {
   int64_t encoded;           /* records written since create, repeated ones included */
   int64_t fits;              /* fits made since create */
   int64_t steps;             /* query tokens attended since create */
-  int64_t row_cache_hits;    /* rows used by steps that were recent (desc.row_cache) */
-  int64_t row_cache_lookups; /* rows used by steps */
   int64_t shared_pages;      /* pages that belong to more than one sequence */
   int64_t allocated_bytes;   /* taken from the backend, free pages included */
   double bytes_per_key;      /* of the records in canonical form, per token and KV head */
@@ -321,22 +319,6 @@ PKV_API pkv_status pkv_cache_stats_sync(pkv_cache *cache, pkv_stream *stream, pk
 PKV_API pkv_status pkv_cache_usage_get(const pkv_cache *cache, pkv_cache_usage *out);
 /* JSON: shape, limits, options, which calls are fused, usage. */
 PKV_API pkv_status pkv_cache_describe(const pkv_cache *cache, const char **out);
-
-/* ---- Files -------------------------------------------------------------------------- */
-
-/* Writes one sequence, or with sequence = -1 all in use, to a .pkv file (docs/format.md): rows,
- * codecs, samples; records are encoded again on loading. As pkv_index_save_sync: a new name,
- * flushed, renamed; flags PKV_SAVE_*; the same statuses. */
-PKV_API pkv_status pkv_cache_save_sync(pkv_cache *cache, pkv_stream *stream, int32_t sequence,
-                                       const char *path, uint32_t flags);
-/* Adds the sequences of a file to the cache, each in the lowest free slot, ascending;
- * `out_sequences` [room] gets their slots in the order of the file, *out_count how many. All or
- * none.
- * PKV_FAILED_PRECONDITION names a field that differs (geometry, layers, sink, ..) with both values;
- * PKV_RESOURCE_EXHAUSTED: slots, capacity, pages, or `room`; PKV_DATA_LOSS: damaged;
- * PKV_NOT_FOUND. */
-PKV_API pkv_status pkv_cache_load_sync(pkv_cache *cache, pkv_stream *stream, const char *path,
-                                       int32_t room, int32_t *out_sequences, int32_t *out_count);
 
 /* ---- K and V in the caller's pages -------------------------------------------------- */
 
