@@ -1,11 +1,14 @@
-// The exported functions of pariskv_cache.h about bytes, the caller's pages, and merging.
+// The exported functions of pariskv_cache.h about bytes, files, the caller's pages, and merging.
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "api/src/api_cache.h"
 #include "api/src/guard.h"
 #include "api/src/handles.h"
 #include "api/src/struct_size.h"
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/cache/cache.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/merge.h"
@@ -39,6 +42,39 @@ pkv_status pkv_merge(pkv_stream* stream, int32_t count, const pkv_tensor* output
     PKV_REQUIRE(lses);
     PKV_REQUIRE(output);
     return pkv::merge(stream->stream, count, outputs, lses, *output, lse);
+  });
+}
+
+pkv_status pkv_cache_save_sync(pkv_cache* cache, pkv_stream* stream, int32_t sequence,
+                               const char* path, uint32_t flags) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(cache);
+    PKV_REQUIRE(stream);
+    PKV_REQUIRE(path);
+    if ((flags & ~uint32_t{PKV_SAVE_OVERWRITE}) != 0) {
+      return absl::InvalidArgumentError(
+          pkv::str_cat("flags=", flags, ", accepted: 0 or 1 (PKV_SAVE_OVERWRITE)"));
+    }
+    return cache->cache->save_sync(stream->stream, sequence, path,
+                                   (flags & PKV_SAVE_OVERWRITE) != 0);
+  });
+}
+
+pkv_status pkv_cache_load_sync(pkv_cache* cache, pkv_stream* stream, const char* path, int32_t room,
+                               int32_t* out_sequences, int32_t* out_count) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(out_count);
+    *out_count = 0;
+    PKV_REQUIRE(cache);
+    PKV_REQUIRE(stream);
+    PKV_REQUIRE(path);
+    PKV_RETURN_IF_ERROR(pkv::check_range("room", room, 0, INT32_MAX));
+    PKV_RETURN_IF_ERROR(pkv::check_pointer("out_sequences", out_sequences, room));
+    PKV_ASSIGN_OR_RETURN(const std::vector<int32_t> sequences,
+                         cache->cache->load_sync(stream->stream, path, room));
+    std::copy(sequences.begin(), sequences.end(), out_sequences);
+    *out_count = static_cast<int32_t>(sequences.size());
+    return absl::OkStatus();
   });
 }
 

@@ -320,6 +320,22 @@ PKV_API pkv_status pkv_cache_usage_get(const pkv_cache *cache, pkv_cache_usage *
 /* JSON: shape, limits, options, which calls are fused, usage. */
 PKV_API pkv_status pkv_cache_describe(const pkv_cache *cache, const char **out);
 
+/* ---- Files -------------------------------------------------------------------------- */
+
+/* Writes one sequence, or with sequence = -1 all in use, to a .pkv file (docs/format.md): rows,
+ * codecs, samples; records are encoded again on loading. As pkv_index_save_sync: a new name,
+ * flushed, renamed; flags PKV_SAVE_*; the same statuses. */
+PKV_API pkv_status pkv_cache_save_sync(pkv_cache *cache, pkv_stream *stream, int32_t sequence,
+                                       const char *path, uint32_t flags);
+/* Adds the sequences of a file to the cache, each in the lowest free slot, ascending;
+ * `out_sequences` [room] gets their slots in the order of the file, *out_count how many. All or
+ * none.
+ * PKV_FAILED_PRECONDITION names a field that differs (geometry, layers, sink, ..) with both values;
+ * PKV_RESOURCE_EXHAUSTED: slots, capacity, pages, or `room`; PKV_DATA_LOSS: damaged;
+ * PKV_NOT_FOUND. */
+PKV_API pkv_status pkv_cache_load_sync(pkv_cache *cache, pkv_stream *stream, const char *path,
+                                       int32_t room, int32_t *out_sequences, int32_t *out_count);
+
 /* ---- K and V in the caller's pages -------------------------------------------------- */
 
 enum {
