@@ -38,9 +38,9 @@
  *     back to what the lengths say.
  *  f. Any call from any thread: calls on one cache wait for one another. pkv_cache_destroy is the
  *     last.
- *  g. Work is enqueued on the stream given. Calls on one cache follow one another also when their
- *     streams differ. The host waits for the stream where the name ends in _sync, where a codec is
- *     fitted, and where a call would overwrite page tables that enqueued work reads. */
+ *  g. Work is enqueued on the stream given, and each call first waits until the preceding call on
+ *     the same cache has passed, whatever their streams: page tables are written in place. The host
+ *     also waits where the name ends in _sync and where a codec is fitted. */
 #ifndef PARISKV_CACHE_H_
 #define PARISKV_CACHE_H_
 
