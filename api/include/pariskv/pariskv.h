@@ -433,4 +433,7 @@ PKV_API pkv_status pkv_step_run(const pkv_plan *plan, pkv_stream *stream, const 
 #ifdef __cplusplus
 }
 #endif
+
+#include "pariskv/pariskv_cache.h" /* the KV cache of an inference engine */
+
 #endif /* PARISKV_H_ */
