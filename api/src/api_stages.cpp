@@ -16,6 +16,7 @@
 #include "core/format/records.h"
 #include "core/index/record_planes.h"
 #include "core/pipeline/checks.h"
+#include "core/pipeline/page_checks.h"
 #include "core/pipeline/stages.h"
 #include "pariskv/pariskv_stages.h"
 
@@ -52,9 +53,16 @@ absl::Status check_conversion(const pkv_device* device, const pkv_stream* stream
   PKV_RETURN_IF_ERROR(pkv::check_geometry(*geometry));
   PKV_RETURN_IF_ERROR(pkv::check_store(*device->device, *geometry, *store));
   PKV_RETURN_IF_ERROR(pkv::check_index("row", row, 0, INT64_MAX - 1));
-  PKV_RETURN_IF_ERROR(pkv::check_store_rows(*store, row + 1));
-  PKV_RETURN_IF_ERROR(pkv::check_index("begin", begin, 0, store->capacity));
-  return pkv::check_index("count", count, 0, store->capacity - begin);
+  const bool is_paged = store->pages != nullptr;
+  const int64_t capacity = is_paged ? pkv::format::kMaxTokens : store->capacity;
+  PKV_RETURN_IF_ERROR(pkv::check_index("begin", begin, 0, capacity));
+  PKV_RETURN_IF_ERROR(pkv::check_index("count", count, 0, capacity - begin));
+  if (!is_paged) return pkv::check_store_rows(*store, row + 1);
+  PKV_RETURN_IF_ERROR(pkv::check_index("row", row, 0, int64_t{geometry->kv_heads} * INT32_MAX - 1));
+  const auto sequence = static_cast<int32_t>(row / geometry->kv_heads);
+  const int64_t end = begin + count;
+  return pkv::check_store_spans(stream->stream, *geometry, *store,
+                                {{&sequence, 1}, {&begin, 1}, {&end, 1}});
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 
 namespace pkv {
 
+class Cache;  // core/cache/cache.h
 class Codec;  // core/codec/codec.h
 class Index;  // core/index/index.h
 class Plan;   // core/plan/plan.h
@@ -72,5 +73,10 @@ struct pkv_index {
 
 struct pkv_plan {
   std::unique_ptr<pkv::Plan> plan;
+  pkv::Texts texts;
+};
+
+struct pkv_cache {
+  std::unique_ptr<pkv::Cache> cache;
   pkv::Texts texts;
 };

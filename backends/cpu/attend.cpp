@@ -12,51 +12,79 @@
 namespace pkv::cpu {
 namespace {
 
-// Rows of one (leading, kv_head) of a tensor [.., h, t, width].
-struct RowRange {
-  RowRange(const pkv_tensor& tensor, int64_t leading, int32_t kv_head)
-      : base(row_at(tensor, leading, kv_head, int64_t{0})),
-        stride(stride_of(tensor, 2) * dtype_bytes(tensor.dtype)),
-        lines((tensor.shape[3] * dtype_bytes(tensor.dtype) + 63) / 64) {}
-  const std::byte* base;
-  int64_t stride;  // bytes
-  int64_t lines;   // of a row
-};
-
-RowsAhead rows_ahead(const RowRange& k, const RowRange& v, int64_t begin, int64_t count) {
-  return {k.base + begin * k.stride,
-          v.base + begin * v.stride,
+// Up to `count` rows from token `begin` on, as far as they lie evenly.
+RowsAhead rows_ahead(const TokenRows& keys, const TokenRows& values, int64_t begin, int64_t count) {
+  if (count <= 0) return {};
+  const TokenRun k = keys.run(begin);
+  const TokenRun v = values.run(begin);
+  return {k.first,
+          v.first,
           k.stride,
           v.stride,
-          k.lines,
-          v.lines,
-          count,
+          keys.lines(),
+          values.lines(),
+          std::min({count, k.count, v.count}),
           0};
 }
 
-// Attends to `count` tokens, token_of(m) for m = 0, 1, .. `is_dense`: these are m, and nobody has
-// asked for them yet.
-template <class TokenOf>
-void attend_tokens(const pkv_tensor& keys, const pkv_tensor& values, int64_t leading,
-                   int32_t kv_head, int64_t count, bool is_dense, TokenOf token_of,
-                   AttendState& state) {
-  if (count <= 0) return;
-  const RowRange k(keys, leading, kv_head);
-  const RowRange v(values, leading, kv_head);
+// The rows of `count` tokens from `begin` on.
+void list_rows(const TokenRows& rows, int64_t begin, int64_t count, const std::byte** out) {
+  for (int64_t m = 0; m < count;) {
+    const TokenRun run = rows.run(begin + m);
+    const int64_t end = std::min(count, m + run.count);
+    for (const std::byte* row = run.first; m < end; ++m, row += run.stride) out[m] = row;
+  }
+}
+
+// Attends to tokens [begin, end), for which nobody has asked yet.
+void attend_dense(const TokenRows& keys, const TokenRows& values, int64_t begin, int64_t end,
+                  AttendState& state) {
   RowBlock block{};
-  block.key_dtype = keys.dtype;
-  block.value_dtype = values.dtype;
-  for (int64_t begin = 0; begin < count; begin += kBlockRows) {
-    block.count = std::min(kBlockRows, count - begin);
-    const int64_t end = begin + block.count;
-    RowsAhead ahead{};
-    if (is_dense) ahead = rows_ahead(k, v, end, std::min(kBlockRows, count - end));
-    for (int64_t m = 0; m < block.count; ++m) {
-      const int64_t token = token_of(begin + m);
-      block.keys[m] = k.base + token * k.stride;
-      block.values[m] = v.base + token * v.stride;
-    }
+  block.key_dtype = keys.dtype();
+  block.value_dtype = values.dtype();
+  for (int64_t first = begin; first < end; first += kBlockRows) {
+    block.count = std::min(kBlockRows, end - first);
+    const int64_t next = first + block.count;
+    RowsAhead ahead = rows_ahead(keys, values, next, std::min(kBlockRows, end - next));
+    list_rows(keys, first, block.count, block.keys);
+    list_rows(values, first, block.count, block.values);
     attend_block(block, ahead, state);
+  }
+}
+
+void attend_fetched(const FetchedRows& rows, AttendState& state) {
+  RowBlock block{};
+  block.key_dtype = rows.keys.dtype();
+  block.value_dtype = rows.values.dtype();
+  for (int64_t first = 0; first < rows.count; first += kBlockRows) {
+    block.count = std::min(kBlockRows, rows.count - first);
+    for (int64_t m = 0; m < block.count; ++m) {
+      block.keys[m] = rows.keys.at(rows.token(first + m));
+      block.values[m] = rows.values.at(rows.token(first + m));
+    }
+    RowsAhead none{};
+    attend_block(block, none, state);
+  }
+}
+
+void attend_part(const pkv_part& part, const pkv_batch& batch, int64_t i, int32_t kv_head,
+                 AttendState& state) {
+  const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
+  if (length <= 0) return;
+  const bool is_paged = part.key_pages.table != nullptr;
+  const int64_t leading = is_paged ? batch.sequences[i] : i;
+  const int64_t begin = part.starts != nullptr ? part.starts[i] : 0;
+  attend_dense(TokenRows(part.keys, part.key_pages, leading, kv_head),
+               TokenRows(part.values, part.value_pages, leading, kv_head), begin, begin + length,
+               state);
+}
+
+// A token of value 0 (8.1).
+void add_sinks(const pkv_attend_args& a, int32_t kv_head, AttendState& state) {
+  if (a.sink_logits == nullptr) return;
+  for (int32_t g = 0; g < state.group; ++g) {
+    const float logit = a.sink_logits[kv_head * state.group + g];
+    if (logit > -std::numeric_limits<float>::infinity()) add_token(logit, g, state);
   }
 }
 
@@ -76,16 +104,10 @@ void write_head(const pkv_attend_args& a, int64_t i, int32_t query_head, const f
 
 }  // namespace
 
-void prefetch_rows(const FetchedRows& rows, int32_t kv_head) {
-  if (rows.count == 0) return;
-  const RowRange k(*rows.keys, rows.leading, kv_head);
-  const RowRange v(*rows.values, rows.leading, kv_head);
-  const int64_t key_bytes = rows.keys->shape[3] * dtype_bytes(rows.keys->dtype);
-  const int64_t value_bytes = rows.values->shape[3] * dtype_bytes(rows.values->dtype);
+void prefetch_rows(const FetchedRows& rows) {
   for (int64_t slot = 0; slot < rows.count; ++slot) {
-    const int64_t token = rows.index == nullptr ? slot : rows.index[slot];
-    prefetch_range(k.base + token * k.stride, key_bytes);
-    prefetch_range(v.base + token * v.stride, value_bytes);
+    prefetch_range(rows.keys.at(rows.token(slot)), rows.keys.bytes());
+    prefetch_range(rows.values.at(rows.token(slot)), rows.values.bytes());
   }
 }
 
@@ -100,18 +122,10 @@ void attend_row(const pkv_attend_args& a, int64_t i, int32_t kv_head, const RowQ
                 const FetchedRows& fetched, const TailRow* tail, const TailRoom& room,
                 AttendState& state) {
   start_attend(query, state);
-  for (int32_t p = 0; p < a.part_count; ++p) {
-    const pkv_part& part = a.parts[p];
-    const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
-    attend_tokens(
-        part.keys, part.values, i, kv_head, length, true, [](int64_t m) { return m; }, state);
-  }
-  if (fetched.count > 0) {
-    attend_tokens(
-        *fetched.keys, *fetched.values, fetched.leading, kv_head, fetched.count, false,
-        [&](int64_t m) { return fetched.index == nullptr ? m : int64_t{fetched.index[m]}; }, state);
-  }
+  for (int32_t p = 0; p < a.part_count; ++p) attend_part(a.parts[p], a.batch, i, kv_head, state);
+  attend_fetched(fetched, state);
   if (tail != nullptr) add_tail(a, *tail, room, state);
+  add_sinks(a, kv_head, state);
   to_plain_order(state);
   for (int32_t g = 0; g < state.group; ++g) {
     write_head(a, i, kv_head * state.group + g, state.values + int64_t{g} * state.padded_dv,

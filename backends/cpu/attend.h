@@ -6,22 +6,23 @@
 #include "backends/cpu/attend_block.h"
 #include "backends/cpu/query.h"
 #include "backends/cpu/tail.h"
+#include "backends/cpu/token_rows.h"
 #include "pariskv/pariskv_backend.h"
 
 namespace pkv::cpu {
 
-// Where the fetched K and V of a row lie: token index[slot] of row (leading, kv_head), or token
-// `slot` where index is NULL.
+// The fetched K and V of a row: token index[slot], or token `slot` where index is NULL.
 struct FetchedRows {
-  const pkv_tensor* keys;
-  const pkv_tensor* values;
-  int64_t leading;
+  TokenRows keys;
+  TokenRows values;
   const int32_t* index;
   int64_t count;
+
+  int64_t token(int64_t slot) const { return index == nullptr ? slot : int64_t{index[slot]}; }
 };
 
 // Asks for the fetched rows.
-void prefetch_rows(const FetchedRows& rows, int32_t kv_head);
+void prefetch_rows(const FetchedRows& rows);
 
 // 4.4: output 0, lse -inf for the group of a bad query.
 void write_empty(const pkv_attend_args& args, int64_t i, int32_t kv_head);

@@ -123,6 +123,11 @@ HWY_INLINE void logits(const RowBlock& block, int32_t first, RowsAhead& ahead,
     for (int64_t i = 0; i < 4; ++i) rows[i] = block.keys[std::min(r + i, block.count - 1)];
     dots_of_four<kType, kHeads>(rows, queries, quota, ahead, s, s.weights + r);
   }
+  for (int64_t i = 0; s.soft_cap != 0.0F && i < kHeads * kBlockRows;
+       i += static_cast<int64_t>(kFloats)) {
+    const DF df;
+    hn::Store(capped(hn::Load(df, s.weights + i), s.soft_cap), df, s.weights + i);
+  }
   for (int g = 0; g < kHeads; ++g) {
     std::fill(s.weights + g * kBlockRows + block.count, s.weights + (g + 1) * kBlockRows, kNothing);
   }
@@ -290,6 +295,7 @@ AttendState take_attend_state(Scratch& scratch, const Isa& isa, const pkv_attend
   s.padded_d = static_cast<int32_t>(round_up(s.d, kPadding));
   s.padded_dv = static_cast<int32_t>(round_up(s.dv, kPadding));
   s.scale = args.scale;
+  s.soft_cap = args.soft_cap;
   s.plain_queries = scratch.take<float>(int64_t{s.heads} * s.padded_d);
   s.split_queries = scratch.take<float>(int64_t{s.heads} * s.padded_d);
   s.values = scratch.take<float>(int64_t{s.heads} * s.padded_dv);

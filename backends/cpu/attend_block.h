@@ -27,6 +27,7 @@ struct AttendState {
   int32_t padded_d;   // d rounded up to two vectors of any width
   int32_t padded_dv;  // likewise
   float scale;
+  float soft_cap;        // 0: none
   float* plain_queries;  // [heads, padded_d]
   float* split_queries;  // [heads, padded_d]
   float* values;         // [heads, padded_dv] sum of exp(logit - max) * v

@@ -60,7 +60,11 @@ void attend_row_of(const pkv_attend_args& a, Temporaries& temporaries, int64_t r
     return;
   }
   const int32_t count = a.k > 0 ? a.counts[r] : 0;
-  const FetchedRows fetched = {&a.row_keys, &a.row_values, i, nullptr, count};
+  FetchedRows fetched{};
+  if (count > 0) {
+    fetched = {TokenRows(a.row_keys, {}, i, head), TokenRows(a.row_values, {}, i, head), nullptr,
+               count};
+  }
   if (a.tail == PKV_TAIL_DROP) {
     attend_row(a, i, head, temporaries.query, fetched, nullptr, temporaries.tail,
                temporaries.state);

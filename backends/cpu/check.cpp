@@ -98,10 +98,14 @@ pkv_status check_group(const pkv_host* host, int32_t query_heads, int32_t kv_hea
                 kv_heads);
 }
 
-pkv_status check_scale(const pkv_host* host, float scale) {
-  if (scale > 0.0F && scale <= 1e6F) return PKV_OK;
-  return refuse(host, PKV_UNIMPLEMENTED, "scale=%g: must be above 0 and at most 1e6",
-                static_cast<double>(scale));
+pkv_status check_logits(const pkv_host* host, float scale, float soft_cap) {
+  if (!(scale > 0.0F && scale <= 1e6F)) {
+    return refuse(host, PKV_UNIMPLEMENTED, "scale=%g: must be above 0 and at most 1e6",
+                  static_cast<double>(scale));
+  }
+  if (soft_cap >= 0.0F && soft_cap <= 1e6F) return PKV_OK;
+  return refuse(host, PKV_UNIMPLEMENTED, "soft_cap=%g: must be 0 (none) or above, at most 1e6",
+                static_cast<double>(soft_cap));
 }
 
 }  // namespace pkv::cpu

@@ -103,7 +103,7 @@ pkv_status check_rerank(const pkv_host* host, const pkv_rerank_args& args) {
     status = check_range(host, "k_min", args.k_min, 0, format::kMaxK);
     if (status != PKV_OK) return status;
   }
-  return check_scale(host, args.scale);
+  return check_logits(host, args.scale, args.soft_cap);
 }
 
 pkv_status check_fetch(const pkv_host* host, const pkv_fetch_args& args) {
@@ -137,7 +137,7 @@ pkv_status check_attend(const pkv_host* host, const pkv_attend_args& args,
   }
   status = check_tail(host, args);
   if (status != PKV_OK) return status;
-  return check_scale(host, args.scale);
+  return check_logits(host, args.scale, args.soft_cap);
 }
 
 }  // namespace pkv::cpu

@@ -59,7 +59,9 @@ class Call {
         rows_(int64_t{args.batch} * geometry_.kv_heads),
         tokens_(args.keys.shape[2]),
         // One more than whole pieces: the first may begin inside of one.
-        pieces_(tokens_ / kPieceKeys + 2),
+        piece_keys_(args.store.pages == nullptr ? kPieceKeys
+                                                : std::min(kPieceKeys, args.store.capacity)),
+        pieces_(tokens_ / piece_keys_ + 2),
         results_(scratch.take<PieceResult>(rows_ * pieces_)),
         sums_(args.values.ndim != 0 ? scratch.take<double>(rows_ * geometry_.value_dim) : nullptr),
         occupancy_(has_occupancy() ? scratch.take<int32_t>(rows_ * patterns()) : nullptr) {}
@@ -87,7 +89,10 @@ class Call {
   int64_t store_index(int64_t row) const {
     return int64_t{a_.sequences[entry(row)]} * geometry_.kv_heads + head(row);
   }
-  uint8_t* store_row(int64_t row) const { return row_base(a_.store, store_index(row)); }
+  RecordRow records(int64_t row) const {
+    return record_row(a_.store, layout_, geometry_.kv_heads, a_.sequences[entry(row)],
+                      static_cast<int32_t>(head(row)));
+  }
 
   // Whole rows to a task: values are summed while they are in a cache.
   pkv_status run_rows(int64_t rows_each) const {
@@ -128,8 +133,8 @@ class Call {
 
   // Positions of a piece, which may be none.
   Span span_of(int64_t row, int64_t piece) const {
-    const int64_t first = (begin(row) / kPieceKeys + piece) * kPieceKeys;
-    return {std::max(begin(row), first), std::min(end(row), first + kPieceKeys)};
+    const int64_t first = (begin(row) / piece_keys_ + piece) * piece_keys_;
+    return {std::max(begin(row), first), std::min(end(row), first + piece_keys_)};
   }
 
   static Range range_of(int64_t task, int32_t size, int32_t count) {
@@ -141,15 +146,19 @@ class Call {
     PieceResult& result = results_[row * pieces_ + piece];
     result = {0, -1};
     if (span.begin >= span.end) return;
+    const RecordRow target = records(row);
+    const int64_t local = target.store.local(span.begin);
     const Piece work = {&a_.codec,
+                        entry(row),
                         static_cast<int32_t>(head(row)),
                         layout_,
-                        store_row(row),
+                        target.piece(span.begin),
                         rows_from(a_.keys, row, span.begin),
                         rows_from(a_.values, row, span.begin),
-                        span.begin,
-                        span.end};
+                        local,
+                        local + (span.end - span.begin)};
     result = encode_piece(device_.isa, work);
+    if (result.first_bad >= 0) result.first_bad += span.begin - local;
   }
 
   // Rows of a view, row 0 that of `position`.
@@ -176,17 +185,19 @@ class Call {
   void sum_values(int64_t row, const Span& span, const Range& columns) const {
     Rows values = rows_from(a_.values, row, span.begin);
     values.first += columns.begin * dtype_bytes(values.dtype);
-    add_values(device_.isa, layout_, store_row(row), values, span.begin, span.end,
-               columns.end - columns.begin, sums_ + row * geometry_.value_dim + columns.begin);
+    add_values(device_.isa, records(row), values, span.begin, span.end, columns.end - columns.begin,
+               sums_ + row * geometry_.value_dim + columns.begin);
   }
 
   void count_patterns(int64_t row, const Span& span, const Range& subspaces) const {
-    const uint8_t* store = store_row(row);
+    const RecordRow keys = records(row);
     for (int32_t s = subspaces.begin; s < subspaces.end; ++s) {
       int32_t* counts = occupancy_ + row * patterns() + s * format::kCentroids;
       for (int64_t position = span.begin; position < span.end; ++position) {
-        const int bad = store[layout_.bad_byte(position)] >> (position % 8) & 1;
-        counts[store[layout_.sign_byte(position, s)]] += 1 - bad;
+        const uint8_t* piece = keys.piece(position);
+        const int64_t local = keys.store.local(position);
+        const int bad = piece[layout_.bad_byte(local)] >> (local % 8) & 1;
+        counts[piece[layout_.sign_byte(local, s)]] += 1 - bad;
       }
     }
   }
@@ -214,6 +225,7 @@ class Call {
   Layout layout_;
   int64_t rows_;
   int64_t tokens_;  // t
+  int64_t piece_keys_;
   int64_t pieces_;
   PieceResult* results_;  // [rows, pieces]
   double* sums_;          // [rows, dv]

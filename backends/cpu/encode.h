@@ -14,13 +14,15 @@ namespace pkv::cpu {
 
 inline constexpr int64_t kPieceKeys = 1024;
 
-// Positions [begin, end), at most kPieceKeys of them and in no more than kPieceKeys / 64 blocks.
+// Positions [begin, end), at most kPieceKeys of them and in no more than kPieceKeys / 64 blocks, all
+// in one piece of the store's row, from whose start they count.
 struct Piece {
   const pkv_codec_params* codec;
+  int64_t entry;  // of the batch
   int32_t head;
   Layout layout;
-  uint8_t* row;  // of the store
-  Rows keys;     // row 0 is the key of position `begin`
+  uint8_t* row;
+  Rows keys;  // row 0 is the key of position `begin`
   Rows values;
   int64_t begin;
   int64_t end;
@@ -35,13 +37,13 @@ PieceResult encode_piece(const Isa& isa, const Piece& piece);
 
 // Adds the good values of positions [begin, end), in this order, to sums[0..columns); `values` row
 // 0 is position `begin`, and its column 0 that of sums[0].
-void add_values(const Isa& isa, const Layout& layout, const uint8_t* row, const Rows& values,
-                int64_t begin, int64_t end, int32_t columns, double* sums);
+void add_values(const Isa& isa, const RecordRow& records, const Rows& values, int64_t begin,
+                int64_t end, int32_t columns, double* sums);
 
 // Whether the key at a position is bad: its factors are NaN then (3.6).
-inline bool is_bad(const Layout& layout, const uint8_t* row, int64_t position) {
+inline bool is_bad(const RecordRow& records, int64_t position) {
   uint16_t factor = 0;
-  std::memcpy(&factor, row + layout.factor(position), sizeof factor);
+  std::memcpy(&factor, records.factor(position), sizeof factor);
   return (factor & 0x7fff) > 0x7f80;
 }
 

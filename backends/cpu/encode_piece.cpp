@@ -17,6 +17,7 @@
 #include "backends/cpu/columns-inl.h"
 #include "backends/cpu/quantise-inl.h"
 #include "backends/cpu/rotate-inl.h"
+#include "core/format/codec_sets.h"
 #include "core/format/half.h"
 #include "core/format/inv_sqrt.h"
 #include "hwy/cache_control.h"
@@ -217,10 +218,11 @@ void encode_keys(const Piece& p, PieceState& state) {
   const pkv_geometry& geometry = *p.codec->geometry;
   const int d = geometry.head_dim;
   float factor[kMaxDim];
-  const int64_t head = int64_t{p.head} * d;
-  for (int j = 0; j < d; ++j) factor[j] = p.codec->signs_1[j] * p.codec->balance[head + j];
+  const float* balance = format::codec_row(*p.codec, p.codec->balance, p.entry, p.head, d);
+  for (int j = 0; j < d; ++j) factor[j] = p.codec->signs_1[j] * balance[j];
   const RowRotation rotation = {d, format::rotation_plan(d, geometry.rounds),
-                                p.codec->center + head, factor, p.codec->signs_2};
+                                format::codec_row(*p.codec, p.codec->center, p.entry, p.head, d),
+                                factor, p.codec->signs_2};
   const float inv_sqrt = format::inv_sqrt(d);
   HWY_ALIGN float y[kMaxDim * kLanes];
   for_each_batch(p.begin, p.end, [&](const Batch& batch) HWY_ATTR {
@@ -253,9 +255,10 @@ void encode_sketches(const Piece& p, PieceState& state) {
   const Layout& l = p.layout;
   const int dv = geometry.value_dim;
   const int64_t stride = geometry.sketch_stride;
-  const RowRotation rotation = {dv, format::rotation_plan(dv, 1),
-                                p.codec->value_center + int64_t{p.head} * dv,
-                                p.codec->value_signs_1, p.codec->value_signs_2};
+  const RowRotation rotation = {
+      dv, format::rotation_plan(dv, 1),
+      format::codec_row(*p.codec, p.codec->value_center, p.entry, p.head, dv),
+      p.codec->value_signs_1, p.codec->value_signs_2};
   const float inv_sqrt = format::inv_sqrt(dv);
   const int64_t begin = format::sketch_count(geometry, p.begin);
   const int64_t end = format::sketch_count(geometry, p.end);

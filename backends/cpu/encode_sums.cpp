@@ -16,15 +16,15 @@ HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
-void add_values_simd(const Layout& layout, const uint8_t* row, const Rows& values, int64_t begin,
-                     int64_t end, int32_t columns, double* sums) {
+void add_values_simd(const RecordRow& records, const Rows& values, int64_t begin, int64_t end,
+                     int32_t columns, double* sums) {
   constexpr int64_t kRun = 64;  // rows that stay in the first cache while all columns read them
   for (int64_t first = begin; first < end; first += kRun) {
     const int64_t last = std::min(first + kRun, end);
     const uint8_t* good[kRun];
     int count = 0;
     for (int64_t position = first; position < last; ++position) {
-      if (!is_bad(layout, row, position)) good[count++] = values.at(position - begin);
+      if (!is_bad(records, position)) good[count++] = values.at(position - begin);
     }
     const RowPrefetch next(
         values.at(last - begin), values.row_bytes, columns * dtype_bytes(values.dtype),
@@ -45,9 +45,9 @@ namespace pkv::cpu {
 
 HWY_EXPORT(add_values_simd);
 
-void add_values(const Isa& isa, const Layout& layout, const uint8_t* row, const Rows& values,
-                int64_t begin, int64_t end, int32_t columns, double* sums) {
-  PKV_CPU_DISPATCH(isa, add_values_simd)(layout, row, values, begin, end, columns, sums);
+void add_values(const Isa& isa, const RecordRow& records, const Rows& values, int64_t begin,
+                int64_t end, int32_t columns, double* sums) {
+  PKV_CPU_DISPATCH(isa, add_values_simd)(records, values, begin, end, columns, sums);
 }
 
 }  // namespace pkv::cpu

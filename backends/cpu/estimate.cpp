@@ -28,9 +28,9 @@ namespace {
 constexpr int64_t kAhead = 128;  // candidates
 
 HWY_INLINE void request(const Estimator& e, int32_t position) {
-  const Layout& l = *e.layout;
-  prefetch_range(e.base + l.record(position), l.record_bytes);
-  prefetch_range(e.base + l.factor(position), l.factors_per_key * 2);
+  const Layout& l = *e.records.layout;
+  prefetch_range(e.records.record(position), l.record_bytes);
+  prefetch_range(e.records.factor(position), l.factors_per_key * 2);
 }
 
 // 6.1: e limited to [-1e30, 1e30], a NaN becoming -1e30, or NaN for a bad key if asked for.
@@ -48,9 +48,8 @@ HWY_INLINE VF4 unpack(const Estimator& e, const int32_t* positions) {
   const D4<float> df;
   HWY_ALIGN float w[4];
   for (int k = 0; k < 4; ++k) {
-    const uint8_t* record = e.base + e.layout->record(positions[k]);
-    const auto* factors =
-        reinterpret_cast<const uint16_t*>(e.base + e.layout->factor(positions[k]));
+    const uint8_t* record = e.records.record(positions[k]);
+    const auto* factors = reinterpret_cast<const uint16_t*>(e.records.factor(positions[k]));
     w[k] = format::bf16_to_float(factors[0]);
     if (e.codec == PKV_CODEC_POLAR4) {
       unpack_polar4(e, record, factors, e.products + int64_t{k} * e.padded);
@@ -78,7 +77,7 @@ HWY_INLINE VF4 four_factors(const Estimator& e, const int32_t* positions) {
   const D4<uint32_t> du;
   const auto factor = [&](int k) HWY_ATTR {
     uint16_t bits = 0;
-    std::memcpy(&bits, e.base + e.layout->factor(positions[k]), sizeof bits);
+    std::memcpy(&bits, e.records.factor(positions[k]), sizeof bits);
     return uint64_t{bits} << 16;
   };
   const hn::FixedTag<uint64_t, 2> d64;
@@ -93,17 +92,16 @@ void estimate_lines(const Estimator& e, const int32_t* HWY_RESTRICT positions, i
   const DI16 di;
   const D4<int32_t> d4;
   const D4<float> df;
-  const uint8_t* records = e.base + e.layout->records;
   for (int64_t i = 0; i + kEstimateStep <= count; i += kEstimateStep) {
     for (int64_t ahead = i + kAhead; ahead < std::min(count, i + kAhead + kEstimateStep); ++ahead) {
       request(e, positions[ahead]);
     }
     const int32_t* p = positions + i;
     const VF4 w = four_factors(e, p);
-    const Line k0 = load_line(records + int64_t{p[0]} * kLine);
-    const Line k1 = load_line(records + int64_t{p[1]} * kLine);
-    const Line k2 = load_line(records + int64_t{p[2]} * kLine);
-    const Line k3 = load_line(records + int64_t{p[3]} * kLine);
+    const Line k0 = load_line(e.records.record(p[0]));
+    const Line k1 = load_line(e.records.record(p[1]));
+    const Line k2 = load_line(e.records.record(p[2]));
+    const Line k3 = load_line(e.records.record(p[3]));
     for (int32_t g = 0; g < e.group; ++g) {
       const int16_t* q = e.c + int64_t{g} * e.padded;
       const size_t N = hn::Lanes(di);
@@ -128,7 +126,7 @@ void estimate_impl(const Estimator& e, const int32_t* positions, int64_t count, 
   for (int64_t i = 0; i < std::min(count, kAhead); ++i) request(e, positions[i]);
   int64_t i = 0;
   if constexpr (kHasLines) {
-    if (e.codec == PKV_CODEC_SCALAR4 && e.layout->record_bytes == kLine) {
+    if (e.codec == PKV_CODEC_SCALAR4 && e.records.layout->record_bytes == kLine) {
       estimate_lines(e, positions, count, bad_keys, out, stride);
       i = count / kEstimateStep * kEstimateStep;
     }

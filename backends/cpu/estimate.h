@@ -21,8 +21,7 @@ inline constexpr int32_t kEstimateStep = 4;  // keys estimated together
 // unpacks, padded by zeros to a multiple of 128.
 struct Estimator {
   const Isa* isa;
-  const uint8_t* base;
-  const Layout* layout;
+  RecordRow records;
   int32_t codec;
   int32_t d;
   int32_t group;     // G
@@ -40,9 +39,9 @@ struct Estimator {
 Estimator take_estimator(Scratch& scratch, const Isa& isa, const pkv_geometry& geometry,
                          int32_t query_heads);
 
-// Sets all that depends on the row; `query` is good, `row` is the row of the store.
-void prepare_estimator(const pkv_codec_params& codec, const RowQuery& query, int32_t kv_head,
-                       const uint8_t* base, const Layout& layout, Estimator& estimator);
+// Sets all that depends on the row, that of entry i of the batch; `query` is good.
+void prepare_estimator(const pkv_codec_params& codec, const RowQuery& query, int64_t i,
+                       int32_t kv_head, const RecordRow& records, Estimator& estimator);
 
 // order [padded]: the coordinate of each entry of a record, -1 for none; scalar codecs.
 void find_entry_order(const Estimator& estimator, int32_t* order);

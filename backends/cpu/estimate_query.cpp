@@ -4,6 +4,7 @@
 
 #include "backends/cpu/estimate.h"
 #include "backends/cpu/rint.h"
+#include "core/format/codec_sets.h"
 #include "core/format/fold.h"
 #include "core/format/rotation.h"
 
@@ -55,11 +56,10 @@ Estimator take_estimator(Scratch& scratch, const Isa& isa, const pkv_geometry& g
   return e;
 }
 
-void prepare_estimator(const pkv_codec_params& codec, const RowQuery& query, int32_t kv_head,
-                       const uint8_t* base, const Layout& layout, Estimator& e) {
-  e.base = base;
-  e.layout = &layout;
-  const float* mu = codec.center + int64_t{kv_head} * e.d;
+void prepare_estimator(const pkv_codec_params& codec, const RowQuery& query, int64_t i,
+                       int32_t kv_head, const RecordRow& records, Estimator& e) {
+  e.records = records;
+  const float* mu = format::codec_row(codec, codec.center, i, kv_head, e.d);
   int32_t order[kPaddedMost];
   find_entry_order(e, order);
   const bool is_polar = e.codec == PKV_CODEC_POLAR4;

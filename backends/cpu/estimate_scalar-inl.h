@@ -76,7 +76,7 @@ HWY_INLINE void unpack_scalar5(const Estimator& e, const uint8_t* HWY_RESTRICT r
       codes[i + 8] = 0;
     }
     const auto u = hn::LowerHalf(d8, hn::TableLookupBytes(table, hn::LoadU(d16x8, codes)));
-    const uint8_t signs[8] = {record[e.layout->record_signs + j / 8]};
+    const uint8_t signs[8] = {record[e.records.layout->record_signs + j / 8]};
     const auto is_positive = hn::LoadMaskBits(d8, signs);
     const auto signed_u = hn::IfThenElse(is_positive, u, hn::Not(u));
     hn::Store(hn::PromoteTo(di, signed_u), di, out + j);

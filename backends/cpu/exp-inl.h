@@ -55,6 +55,14 @@ HWY_INLINE float largest_of(const float* x, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(df, max));
 }
 
+// soft_cap * tanh(x / soft_cap) (8.1). NaN stays.
+HWY_INLINE VF capped(VF x, float soft_cap) {
+  const DF df;
+  const VF cap = hn::Set(df, soft_cap);
+  const VF y = hn::Mul(cap, hn::Tanh(df, hn::Div(x, cap)));
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
 // Calls visit(i, exp(factor * x[i] - max)) for each vector and returns the sum of these. NaN counts
 // as -inf. Exponentials within about 1 ulp; sums of 1,024 of them in fp32, beyond in double.
 template <class Visit>

@@ -6,6 +6,7 @@
 #include "backends/cpu/prefetch.h"
 #include "backends/cpu/stages.h"
 #include "backends/cpu/tensor.h"
+#include "backends/cpu/token_rows.h"
 #include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::cpu {
@@ -22,17 +23,17 @@ pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_fetch_args* /
 }
 
 // One row's K or V.
-void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_tensor& target,
-               int64_t r) {
+void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_pages& pages,
+               const pkv_tensor& target, int64_t r) {
   if (source.ndim == 0) return;
   const int64_t i = r / a.kv_heads;
-  const int64_t head = r % a.kv_heads;
-  const int64_t sequence = a.batch.sequences[i];
-  const int64_t bytes = source.shape[3] * dtype_bytes(source.dtype);
+  const auto head = static_cast<int32_t>(r % a.kv_heads);
+  const TokenRows rows(source, pages, a.batch.sequences[i], head);
+  const int64_t bytes = rows.bytes();
   const int32_t* positions = a.positions + r * a.k;
   for (int32_t slot = 0; slot < a.k; ++slot) {
     if (positions[slot] >= 0) {
-      prefetch_range(row_at(source, sequence, head, positions[slot]), bytes);
+      prefetch_range(rows.at(positions[slot]), bytes);
     }
   }
   for (int32_t slot = 0; slot < a.k; ++slot) {
@@ -40,7 +41,7 @@ void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_tens
     if (positions[slot] < 0) {
       std::memset(to, 0, static_cast<size_t>(bytes));
     } else {
-      std::memcpy(to, row_at(source, sequence, head, positions[slot]), static_cast<size_t>(bytes));
+      std::memcpy(to, rows.at(positions[slot]), static_cast<size_t>(bytes));
     }
   }
 }
@@ -50,8 +51,8 @@ pkv_status run(pkv_backend_device* device, pkv_backend_stream* /*stream*/,
   return backend::guard(device->host, [&] {
     const int64_t rows = int64_t{args->batch.batch} * args->kv_heads;
     return device->pool.parallel(rows, 1, [&](int64_t r, int32_t /*worker*/) {
-      copy_rows(*args, args->source_keys, args->keys, r);
-      copy_rows(*args, args->source_values, args->values, r);
+      copy_rows(*args, args->source_keys, args->key_pages, args->keys, r);
+      copy_rows(*args, args->source_values, args->value_pages, args->values, r);
     });
   });
 }

@@ -15,8 +15,10 @@
 // areas stays inside the row. What lies behind the last key, or pads a record, is undefined.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
+#include "core/format/pages.h"
 #include "core/format/records.h"
 #include "pariskv/pariskv_backend.h"
 
@@ -56,7 +58,8 @@ struct Layout {
 
   int64_t factors;
   int64_t sketches;
-  int64_t sketch_bytes;  // from one sketch to the next; 0: no sketches
+  int64_t sketch_bytes;   // from one sketch to the next; 0: no sketches
+  int32_t sketch_stride;  // positions from one sketch to the next
   int64_t sketch_factors;
   int64_t norms;
   int64_t row_bytes;  // multiple of 256
@@ -95,6 +98,7 @@ constexpr Layout make_layout(const pkv_geometry& geometry, int64_t capacity) {
   l.block_tail = kBlockKeys * l.subspaces;
   l.block_bytes = l.block_tail + (is_graded ? 2 * kBlockKeys : kLine);
   l.record_signs = half;
+  l.sketch_stride = geometry.sketch_stride;
   l.record_bytes = gather_stride(geometry.codec == PKV_CODEC_SCALAR5 ? half + l.subspaces : half);
   if (geometry.sketch_bits != 0) {
     l.sketch_bytes = gather_stride(geometry.sketch_bits == 2 ? 2 * value_plane : 4 * value_plane);
@@ -116,9 +120,47 @@ constexpr Layout make_layout(const pkv_geometry& geometry, int64_t capacity) {
   return l;
 }
 
-// Start of a row of the store.
-inline uint8_t* row_base(const pkv_store& store, int64_t row) {
-  return static_cast<uint8_t*>(store.base) + row * store.row_bytes;
+// The records of one row, in one piece or in pages: each page is laid out as a row of its own.
+struct RecordRow {
+  format::StoreRow store;
+  const Layout* layout;
+
+  uint8_t* piece(int64_t position) const {
+    return reinterpret_cast<uint8_t*>(store.piece(position));
+  }
+  // The block of the votes that begins with this position.
+  uint8_t* block(int64_t position) const {
+    return piece(position) + store.local(position) / kBlockKeys * layout->block_bytes;
+  }
+  uint8_t* record(int64_t position) const {
+    return piece(position) + layout->record(store.local(position));
+  }
+  uint8_t* factor(int64_t position) const {
+    return piece(position) + layout->factor(store.local(position));
+  }
+  uint8_t* norm(int64_t position) const {
+    return piece(position) + layout->norm(store.local(position));
+  }
+  uint8_t* sketch(int64_t entry) const {
+    return sketch_piece(entry) + layout->sketch(local_sketch(entry));
+  }
+  uint8_t* sketch_factor(int64_t entry) const {
+    return sketch_piece(entry) + layout->sketch_factor(local_sketch(entry));
+  }
+
+ private:
+  uint8_t* sketch_piece(int64_t entry) const { return piece(entry * layout->sketch_stride); }
+  // Strides that divide a page are powers of two.
+  int64_t local_sketch(int64_t entry) const {
+    if (store.pages == nullptr) return entry;
+    const auto stride = static_cast<uint32_t>(layout->sketch_stride);
+    return store.local(entry * stride) >> std::countr_zero(stride);
+  }
+};
+
+inline RecordRow record_row(const pkv_store& store, const Layout& layout, int32_t kv_heads,
+                            int64_t sequence, int32_t kv_head) {
+  return {format::store_row(store, kv_heads, sequence, kv_head), &layout};
 }
 
 // Tier: sets or clears a key's bit in the mask of its block.

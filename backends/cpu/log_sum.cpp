@@ -44,6 +44,12 @@ void scale_all_impl(const float* x, int64_t count, float scale, float* out) {
   }
 }
 
+void cap_all_impl(float* x, int64_t count, float soft_cap) {
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(kFloats)) {
+    store_part(capped(load_padded(x, i, count, 0.0F), soft_cap), x, i, count);
+  }
+}
+
 }  // namespace pkv::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -54,6 +60,7 @@ HWY_EXPORT(log_sum_exp_impl);
 HWY_EXPORT(largest_impl);
 HWY_EXPORT(exp_all_impl);
 HWY_EXPORT(scale_all_impl);
+HWY_EXPORT(cap_all_impl);
 
 double log_sum_exp(const Isa& isa, const float* x, int64_t count) {
   return PKV_CPU_DISPATCH(isa, log_sum_exp_impl)(x, count);
@@ -69,6 +76,10 @@ ExpSums exp_all(const Isa& isa, const float* x, int64_t count, float max, float*
 
 void scale_all(const Isa& isa, const float* x, int64_t count, float scale, float* out) {
   PKV_CPU_DISPATCH(isa, scale_all_impl)(x, count, scale, out);
+}
+
+void cap_all(const Isa& isa, float* x, int64_t count, float soft_cap) {
+  if (soft_cap != 0.0F) PKV_CPU_DISPATCH(isa, cap_all_impl)(x, count, soft_cap);
 }
 
 }  // namespace pkv::cpu

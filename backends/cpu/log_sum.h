@@ -25,4 +25,7 @@ ExpSums exp_all(const Isa& isa, const float* x, int64_t count, float max, float*
 // out[i] = scale * x[i]
 void scale_all(const Isa& isa, const float* x, int64_t count, float scale, float* out);
 
+// x[i] = soft_cap * tanh(x[i] / soft_cap) (8.1); soft_cap 0: nothing happens.
+void cap_all(const Isa& isa, float* x, int64_t count, float soft_cap);
+
 }  // namespace pkv::cpu

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "backends/cpu/tensor.h"
+#include "core/format/codec_sets.h"
 #include "core/format/fold.h"
 #include "core/format/rotation.h"
 
@@ -73,7 +74,7 @@ RowQuery take_row_query(Scratch& scratch, const pkv_geometry& geometry, int32_t 
 bool prepare_query(const pkv_codec_params& codec, const pkv_tensor& queries, int64_t entry,
                    int32_t kv_head, const RowQuery& out) {
   const int32_t d = codec.geometry->head_dim;
-  const float* r = codec.inv_balance + int64_t{kv_head} * d;
+  const float* r = format::codec_row(codec, codec.inv_balance, entry, kv_head, d);
   for (int32_t g = 0; g < out.group; ++g) {
     float* q = out.raw + int64_t{g} * d;
     load_row(queries, q, d, entry, kv_head * out.group + g);

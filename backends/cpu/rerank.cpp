@@ -25,7 +25,7 @@ bool wants_samples(const pkv_rerank_args& a) {
 // + ln nv, -1e30 for nv = 0
 void weigh_norms(const RerankRow& row, const Estimator& e, float* scores) {
   for (int32_t c = 0; c < row.candidate_count; ++c) {
-    const uint8_t* norm = e.base + e.layout->norm(row.candidates[c]);
+    const uint8_t* norm = e.records.norm(row.candidates[c]);
     const float nv = format::bf16_to_float(*reinterpret_cast<const uint16_t*>(norm));
     scores[c] = nv == 0.0F ? -kEstimateLimit
                            : static_cast<float>(static_cast<double>(scores[c]) +
@@ -136,7 +136,7 @@ void write_hits(const pkv_rerank_args& a, const RerankRow& row, const RerankRoom
   estimate(e, row.candidates, row.candidate_count, BadKeys::kLowest, row.estimates, row.stride);
   const RowEstimates estimates = {row.estimates, row.stride, e.group, row.candidate_count};
   if (a.rank == PKV_RANK_GROUP) {
-    score_by_group(*e.isa, estimates, a.scale, room.shares, room.scores);
+    score_by_group(*e.isa, estimates, a.scale, a.soft_cap, room.shares, room.scores);
   } else {
     score_by_mean(*e.isa, estimates, room.scores);
   }
@@ -180,6 +180,7 @@ void write_samples(const pkv_rerank_args& a, const RerankRow& row, const RerankR
   for (int32_t g = 0; g < e.group; ++g) {
     const float* estimates = row.sample_estimates + g * most;
     for (int64_t i = 0; i < seen; ++i) room.logits[i] = a.scale * estimates[room.samples[i]];
+    cap_all(*e.isa, room.logits, seen, a.soft_cap);
     row.rest_lse[g] = static_cast<float>(log_sum_exp(*e.isa, room.logits, seen) + factor);
   }
 }

@@ -44,9 +44,9 @@ void rerank_row(const pkv_rerank_args& a, Temporaries& temporaries, int64_t r) {
   }
   row.candidate_count = a.candidate_counts[r];
   const Layout layout = make_layout(geometry, a.store.capacity);
-  const int64_t store_row = int64_t{a.batch.sequences[i]} * geometry.kv_heads + head;
-  prepare_estimator(a.codec, temporaries.query, head, row_base(a.store, store_row), layout,
-                    temporaries.room.estimator);
+  const RecordRow records =
+      record_row(a.store, layout, geometry.kv_heads, a.batch.sequences[i], head);
+  prepare_estimator(a.codec, temporaries.query, i, head, records, temporaries.room.estimator);
   write_hits(a, row, temporaries.room);
   write_samples(a, row, temporaries.room);
 }

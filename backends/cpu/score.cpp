@@ -23,12 +23,15 @@ namespace {
 constexpr float kSmallest = 1e-30F;  // sums of shares below are not trusted
 
 // One candidate from its logits: max_g + ln sum_g exp(x_g - lse_g - max_g).
-float score_slowly(const RowEstimates& row, float scale, const double* lse, int64_t c) {
+float score_slowly(const RowEstimates& row, float scale, float soft_cap, const double* lse,
+                   int64_t c) {
   double x[kMaxGroup];
   double max = -std::numeric_limits<double>::infinity();
   for (int32_t g = 0; g < row.group; ++g) {
-    x[g] = static_cast<double>(scale) * static_cast<double>(row.estimates[g * row.stride + c]) -
-           lse[g];
+    x[g] = static_cast<double>(scale) * static_cast<double>(row.estimates[g * row.stride + c]);
+    const auto cap = static_cast<double>(soft_cap);
+    if (soft_cap != 0.0F) x[g] = cap * std::tanh(x[g] / cap);
+    x[g] -= lse[g];
     max = std::max(max, x[g]);
   }
   double sum = 0.0;
@@ -50,18 +53,27 @@ void score_by_mean_impl(const RowEstimates& row, float* scores) {
   }
 }
 
-void score_by_group_impl(const RowEstimates& row, float scale, float* shares, float* scores) {
+void score_by_group_impl(const RowEstimates& row, float scale, float soft_cap, float* shares,
+                         float* scores) {
   const DF df;
   const int64_t count = row.count;
   double lse[kMaxGroup];
   float weight[kMaxGroup];  // of a head's shares: 1 / their sum
   for (int32_t g = 0; g < row.group; ++g) {
-    const float* estimates = row.estimates + g * row.stride;
+    const float* x = row.estimates + g * row.stride;
     float* share = shares + g * count;
-    const float max = scale * largest_of(estimates, count);
-    const double sum = sum_of_exps(estimates, count, scale, max, [&](int64_t i, VF e) HWY_ATTR {
-      store_part(e, share, i, count);
-    });
+    float factor = scale;
+    if (soft_cap != 0.0F) {  // logits in the place of shares, for a start
+      for (int64_t i = 0; i < count; i += static_cast<int64_t>(kFloats)) {
+        const VF logit = hn::Mul(hn::Set(df, scale), load_padded(x, i, count, 0.0F));
+        store_part(capped(logit, soft_cap), share, i, count);
+      }
+      x = share;
+      factor = 1.0F;
+    }
+    const float max = factor * largest_of(x, count);
+    const double sum = sum_of_exps(
+        x, count, factor, max, [&](int64_t i, VF e) HWY_ATTR { store_part(e, share, i, count); });
     lse[g] = static_cast<double>(max) + std::log(sum);
     weight[g] = static_cast<float>(1.0 / sum);
   }
@@ -77,7 +89,7 @@ void score_by_group_impl(const RowEstimates& row, float scale, float* shares, fl
     hn::Store(sum, df, sums);
     const int64_t end = std::min(count, c + static_cast<int64_t>(kFloats));
     for (int64_t i = c; i < end; ++i) {
-      if (sums[i - c] < kSmallest) scores[i] = score_slowly(row, scale, lse, i);
+      if (sums[i - c] < kSmallest) scores[i] = score_slowly(row, scale, soft_cap, lse, i);
     }
   }
 }
@@ -95,9 +107,9 @@ void score_by_mean(const Isa& isa, const RowEstimates& row, float* scores) {
   PKV_CPU_DISPATCH(isa, score_by_mean_impl)(row, scores);
 }
 
-void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float* shares,
-                    float* scores) {
-  PKV_CPU_DISPATCH(isa, score_by_group_impl)(row, scale, shares, scores);
+void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float soft_cap,
+                    float* shares, float* scores) {
+  PKV_CPU_DISPATCH(isa, score_by_group_impl)(row, scale, soft_cap, shares, scores);
 }
 
 }  // namespace pkv::cpu

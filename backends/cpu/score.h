@@ -18,8 +18,9 @@ struct RowEstimates {
 // rank = mean, exact: ((est_0 + est_1) + ..) / fp32(G)
 void score_by_mean(const Isa& isa, const RowEstimates& row, float* scores);
 
-// rank = group: ln sum_g exp(scale * est_g - lse_g). shares [group, count]: temporary.
-void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float* shares,
-                    float* scores);
+// rank = group: ln sum_g exp(logit_g - lse_g), logit = scale * est, capped unless soft_cap is 0.
+// shares [group, count]: temporary.
+void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float soft_cap,
+                    float* shares, float* scores);
 
 }  // namespace pkv::cpu

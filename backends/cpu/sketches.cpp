@@ -84,7 +84,7 @@ HWY_INLINE void add_run(const SketchList& list, int64_t begin, int64_t end, int6
   for (int g = 0; g < kSketchHeads; ++g) low[g] = high[g] = hn::Zero(df);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t entry = list.entries[i];
-    const Levels levels = Bits(list.base + list.layout->sketch(entry), list.dv, at).load();
+    const Levels levels = Bits(list.records.sketch(entry), list.dv, at).load();
     const float* weights = list.weights + kSketchHeads * i;
     HWY_UNROLL(4)
     for (int g = 0; g < kSketchHeads; ++g) {

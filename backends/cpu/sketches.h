@@ -12,8 +12,7 @@ inline constexpr int32_t kSketchHeads = 4;  // heads summed together
 
 // Sketches of a row and what each counts for four heads.
 struct SketchList {
-  const uint8_t* base;
-  const Layout* layout;
+  RecordRow records;
   int32_t bits;  // 2 or 4
   int32_t dv;
   const int32_t* entries;  // [count] positions / sketch_stride

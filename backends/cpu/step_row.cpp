@@ -34,6 +34,7 @@ TailRow tail_row(const StepRow& row, const RerankRow& hits, const StepRoom& room
   const pkv_attend_args& a = row.args->attend;
   const int32_t dv = a.codec.geometry->value_dim;
   TailRow tail{};
+  tail.i = row.i;
   tail.n = row.n;
   tail.kv_head = row.kv_head;
   tail.candidates = hits.candidates;
@@ -47,8 +48,7 @@ TailRow tail_row(const StepRow& row, const RerankRow& hits, const StepRoom& room
   tail.place_count = *hits.count;
   tail.value_sums = a.value_sums + row.store_row * dv;
   tail.good_count = a.good_counts[row.store_row];
-  tail.base = row_base(row.args->rerank.store, row.store_row);
-  tail.layout = row.layout;
+  tail.records = row.records;
   return tail;
 }
 
@@ -75,19 +75,19 @@ StepRow step_row_of(const pkv_step_args& args, const Layout& layout, int64_t r) 
   const int32_t kv_heads = args.vote.codec.geometry->kv_heads;
   StepRow row{};
   row.args = &args;
-  row.layout = &layout;
   row.r = r;
   row.i = r / kv_heads;
   row.kv_head = static_cast<int32_t>(r % kv_heads);
   row.sequence = args.vote.batch.sequences[row.i];
   row.store_row = row.sequence * kv_heads + row.kv_head;
+  row.records = record_row(args.vote.store, layout, kv_heads, row.sequence, row.kv_head);
   row.n = args.vote.batch.lengths[row.i];
   row.wanted = format::candidate_count(args.select.rule, row.n);
   return row;
 }
 
 VoteRow vote_row_of(const Isa& isa, const StepRow& row, const VoteTables& tables) {
-  return {&isa, row_base(row.args->vote.store, row.store_row), row.layout, tables, row.n};
+  return {&isa, row.records, tables, row.n};
 }
 
 void finish_bad_row(const StepRow& row, StepRoom& room) {
@@ -106,16 +106,20 @@ void finish_row(const Isa& isa, const StepRow& row, StepRoom& room) {
   hits.candidate_count = static_cast<int32_t>(room.survivors.count);
   hits.candidates = write_candidates(row, room.survivors, room.survivors.count);
   hits.places = room.places;
-  prepare_estimator(a.rerank.codec, room.query, row.kv_head,
-                    row_base(a.rerank.store, row.store_row), *row.layout, room.rerank.estimator);
+  prepare_estimator(a.rerank.codec, room.query, row.i, row.kv_head, row.records,
+                    room.rerank.estimator);
   write_hits(a.rerank, hits, room.rerank);
   if (!has_attention(a)) {
     write_samples(a.rerank, hits, room.rerank);
     return;
   }
-  const FetchedRows fetched = {&a.fetch.source_keys, &a.fetch.source_values, row.sequence,
-                               hits.positions, a.attend.k > 0 ? *hits.count : 0};
-  prefetch_rows(fetched, row.kv_head);
+  FetchedRows fetched{};
+  if (a.attend.k > 0) {
+    fetched = {TokenRows(a.fetch.source_keys, a.fetch.key_pages, row.sequence, row.kv_head),
+               TokenRows(a.fetch.source_values, a.fetch.value_pages, row.sequence, row.kv_head),
+               hits.positions, *hits.count};
+  }
+  prefetch_rows(fetched);
   write_samples(a.rerank, hits, room.rerank);
   const bool has_tail = a.attend.tail != PKV_TAIL_DROP;
   const TailRow tail = has_tail ? tail_row(row, hits, room) : TailRow{};

@@ -26,12 +26,12 @@ StepRoom take_step_room(Scratch& scratch, const Isa& isa, const pkv_step_args& a
 // A row of the batch and what is the same for all.
 struct StepRow {
   const pkv_step_args* args;
-  const Layout* layout;
   int64_t r;
   int64_t i;  // entry of the batch
   int32_t kv_head;
   int64_t sequence;
-  int64_t store_row;  // in the store
+  int64_t store_row;  // of occupancy and sums
+  RecordRow records;
   int64_t n;
   int64_t wanted;  // C of section 5
 };

@@ -76,10 +76,13 @@ class RowCopy {
       : geometry_(geometry),
         layout_(make_layout(geometry, store.capacity)),
         sizes_(format::record_sizes(geometry)),
-        row_(row_base(store, row)),
+        records_(record_row(store, layout_, geometry.kv_heads, row / geometry.kv_heads,
+                            static_cast<int32_t>(row % geometry.kv_heads))),
         begin_(begin),
         first_sketch_(format::sketch_count(geometry, begin)),
         planes_(planes) {}
+  RowCopy(const RowCopy&) = delete;  // records_ points to layout_
+  RowCopy& operator=(const RowCopy&) = delete;
 
   void import_key(int64_t position) const {
     const int64_t i = position - begin_;
@@ -87,8 +90,10 @@ class RowCopy {
     const uint8_t* signs = planes_.signs + i * sizes_.signs;
     const uint8_t* codes = planes_.codes + i * sizes_.codes;
     const uint16_t* factors = planes_.factors + i * layout_.factors_per_key;
-    for (int32_t s = 0; s < S; ++s) row_[layout_.sign_byte(position, s)] = signs[s];
-    uint8_t* record = row_ + layout_.record(position);
+    uint8_t* piece = records_.piece(position);
+    const int64_t local = records_.store.local(position);
+    for (int32_t s = 0; s < S; ++s) piece[layout_.sign_byte(local, s)] = signs[s];
+    uint8_t* record = records_.record(position);
     if (geometry_.codec == PKV_CODEC_SCALAR5) {
       const uint8_t* plane[4] = {codes, codes + S, codes + 2 * S, codes + 3 * S};
       pack(plane, 4, geometry_.head_dim, record);
@@ -96,14 +101,14 @@ class RowCopy {
     } else {
       pack(nibble_planes(signs, codes, S).data(), 4, geometry_.head_dim, record);
     }
-    copy_bytes(row_ + layout_.factor(position), factors, sizes_.factors);
+    copy_bytes(records_.factor(position), factors, sizes_.factors);
     if (geometry_.vote == PKV_VOTE_GRADED) {
-      copy_bytes(row_ + layout_.vote_factor(position), planes_.vote_factors + i, 2);
+      copy_bytes(piece + layout_.vote_factor(local), planes_.vote_factors + i, 2);
     } else {
-      set_bad(row_, layout_, position, (factors[0] & 0x7fff) > 0x7f80);
+      set_bad(piece, layout_, local, (factors[0] & 0x7fff) > 0x7f80);
     }
     if (geometry_.value_norm != 0) {
-      copy_bytes(row_ + layout_.norm(position), planes_.value_norms + i, 2);
+      copy_bytes(records_.norm(position), planes_.value_norms + i, 2);
     }
     if (has_sketch(geometry_, position)) import_sketch(position / geometry_.sketch_stride);
   }
@@ -113,21 +118,23 @@ class RowCopy {
     const int32_t S = layout_.subspaces;
     uint8_t* signs = planes_.signs + i * sizes_.signs;
     uint8_t* codes = planes_.codes + i * sizes_.codes;
-    const uint8_t* record = row_ + layout_.record(position);
+    const uint8_t* record = records_.record(position);
     if (geometry_.codec == PKV_CODEC_SCALAR5) {
       uint8_t* const plane[4] = {codes, codes + S, codes + 2 * S, codes + 3 * S};
       unpack(record, 4, geometry_.head_dim, plane);
     } else {
       unpack(record, 3, geometry_.head_dim, nibble_planes(signs, codes, S).data());
     }
-    for (int32_t s = 0; s < S; ++s) signs[s] = row_[layout_.sign_byte(position, s)];
-    copy_bytes(planes_.factors + i * layout_.factors_per_key, row_ + layout_.factor(position),
+    const uint8_t* piece = records_.piece(position);
+    const int64_t local = records_.store.local(position);
+    for (int32_t s = 0; s < S; ++s) signs[s] = piece[layout_.sign_byte(local, s)];
+    copy_bytes(planes_.factors + i * layout_.factors_per_key, records_.factor(position),
                sizes_.factors);
     if (geometry_.vote == PKV_VOTE_GRADED) {
-      copy_bytes(planes_.vote_factors + i, row_ + layout_.vote_factor(position), 2);
+      copy_bytes(planes_.vote_factors + i, piece + layout_.vote_factor(local), 2);
     }
     if (geometry_.value_norm != 0) {
-      copy_bytes(planes_.value_norms + i, row_ + layout_.norm(position), 2);
+      copy_bytes(planes_.value_norms + i, records_.norm(position), 2);
     }
     if (has_sketch(geometry_, position)) export_sketch(position / geometry_.sketch_stride);
   }
@@ -137,21 +144,21 @@ class RowCopy {
     const int64_t i = entry - first_sketch_;
     const uint8_t* signs = planes_.value_signs + i * sizes_.value_signs;
     const uint8_t* codes = planes_.value_codes + i * sizes_.value_codes;
-    uint8_t* sketch = row_ + layout_.sketch(entry);
+    uint8_t* sketch = records_.sketch(entry);
     if (geometry_.sketch_bits == 2) {
       copy_bytes(sketch, signs, sizes_.value_signs);
       copy_bytes(sketch + sizes_.value_signs, codes, sizes_.value_codes);
     } else {
       pack(nibble_planes(signs, codes, sizes_.value_signs).data(), 4, geometry_.value_dim, sketch);
     }
-    copy_bytes(row_ + layout_.sketch_factor(entry), planes_.value_factors + i, 2);
+    copy_bytes(records_.sketch_factor(entry), planes_.value_factors + i, 2);
   }
 
   void export_sketch(int64_t entry) const {
     const int64_t i = entry - first_sketch_;
     uint8_t* signs = planes_.value_signs + i * sizes_.value_signs;
     uint8_t* codes = planes_.value_codes + i * sizes_.value_codes;
-    const uint8_t* sketch = row_ + layout_.sketch(entry);
+    const uint8_t* sketch = records_.sketch(entry);
     if (geometry_.sketch_bits == 2) {
       copy_bytes(signs, sketch, sizes_.value_signs);
       copy_bytes(codes, sketch + sizes_.value_signs, sizes_.value_codes);
@@ -159,13 +166,13 @@ class RowCopy {
       unpack(sketch, 4, geometry_.value_dim,
              nibble_planes(signs, codes, sizes_.value_signs).data());
     }
-    copy_bytes(planes_.value_factors + i, row_ + layout_.sketch_factor(entry), 2);
+    copy_bytes(planes_.value_factors + i, records_.sketch_factor(entry), 2);
   }
 
   const pkv_geometry& geometry_;
   Layout layout_;
   format::RecordSizes sizes_;
-  uint8_t* row_;
+  RecordRow records_;
   int64_t begin_;
   int64_t first_sketch_;
   const pkv_records& planes_;

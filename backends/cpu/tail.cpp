@@ -11,6 +11,7 @@
 #include "backends/cpu/query.h"
 #include "backends/cpu/sample_places.h"
 #include "backends/cpu/sketches.h"
+#include "core/format/codec_sets.h"
 #include "core/format/half.h"
 #include "core/format/samples.h"
 
@@ -54,9 +55,8 @@ class Tail {
   }
 
   void list_sketch(int64_t entry, int32_t origin) {
-    const uint8_t* factor = row_.base + row_.layout->sketch_factor(entry);
-    prefetch(factor);
-    prefetch_range(row_.base + row_.layout->sketch(entry), row_.layout->sketch_bytes);
+    prefetch(row_.records.sketch_factor(entry));
+    prefetch_range(row_.records.sketch(entry), row_.records.layout->sketch_bytes);
     room_.entries[count_] = static_cast<int32_t>(entry);
     room_.origins[count_++] = origin;
   }
@@ -91,7 +91,7 @@ class Tail {
     int64_t kept = 0;
     int64_t kept_candidates = 0;
     for (int64_t i = 0; i < count_; ++i) {
-      const uint8_t* at = row_.base + row_.layout->sketch_factor(room_.entries[i]);
+      const uint8_t* at = row_.records.sketch_factor(room_.entries[i]);
       const float factor = format::bf16_to_float(*reinterpret_cast<const uint16_t*>(at));
       if (std::isnan(factor)) continue;
       room_.entries[kept] = room_.entries[i];
@@ -107,6 +107,7 @@ class Tail {
   void candidate_logits(int32_t g) {
     const float* estimates = row_.estimates + g * row_.stride;
     scale_all(isa_, estimates, row_.candidate_count, state_.scale, room_.logits);
+    cap_all(isa_, room_.logits, row_.candidate_count, state_.soft_cap);
     for (int32_t i = 0; i < row_.place_count; ++i) {
       if (row_.places[i] >= 0) room_.logits[row_.places[i]] = kNothing;
     }
@@ -149,6 +150,7 @@ class Tail {
     for (int64_t c = 0; c < first_sample_; ++c) {
       room_.logits[c] = state_.scale * estimates[room_.origins[c]];
     }
+    cap_all(isa_, room_.logits, first_sample_, state_.soft_cap);
     const float max = std::max(rest, largest(isa_, room_.logits, first_sample_));
     if (max == kNothing) return 0.0F;
     raise_maximum(max, g, state_);
@@ -167,6 +169,7 @@ class Tail {
     for (int64_t s = 0; s < samples; ++s) {
       room_.logits[s] = state_.scale * estimates[room_.origins[first_sample_ + s]];
     }
+    cap_all(isa_, room_.logits, samples, state_.soft_cap);
     const float max = largest(isa_, room_.logits, samples);
     if (max == kNothing) return 0.0F;
     const ExpSums sums = exp_all(isa_, room_.logits, samples, max, room_.shares);
@@ -183,11 +186,11 @@ class Tail {
   // values += sum of weights * mu_v + unrotate(sum of sketches)
   void add_sketched(int32_t first, int32_t heads, const float* sketched) {
     const pkv_geometry& geometry = *a_.codec.geometry;
-    const SketchList list = {
-        row_.base,     row_.layout, geometry.sketch_bits, geometry.value_dim, room_.entries,
-        room_.weights, count_};
+    const SketchList list = {row_.records,  geometry.sketch_bits, geometry.value_dim,
+                             room_.entries, room_.weights,        count_};
     sum_sketches(isa_, list, room_.sums, state_.padded_dv);
-    const float* mu_v = a_.codec.value_center + int64_t{row_.kv_head} * state_.dv;
+    const float* mu_v =
+        format::codec_row(a_.codec, a_.codec.value_center, row_.i, row_.kv_head, state_.dv);
     for (int32_t i = 0; i < heads; ++i) {
       if (sketched[i] == 0.0F) continue;
       float* sums = room_.sums + int64_t{i} * state_.padded_dv;
@@ -235,9 +238,11 @@ TailRow tail_row_of(const pkv_attend_args& a, const Layout& layout, int64_t r) {
   const int64_t i = r / geometry.kv_heads;
   const int64_t first_head = r * (a.query_heads / geometry.kv_heads);
   TailRow row{};
+  row.i = i;
   row.n = a.batch.lengths[i];
   row.kv_head = static_cast<int32_t>(r % geometry.kv_heads);
-  const int64_t store_row = int64_t{a.batch.sequences[i]} * geometry.kv_heads + row.kv_head;
+  const int64_t sequence = a.batch.sequences[i];
+  const int64_t store_row = sequence * geometry.kv_heads + row.kv_head;
   row.candidates = a.candidates + r * a.candidates_stride;
   row.candidate_count = a.candidate_counts[r];
   row.estimates = a.estimates + first_head * a.candidates_stride;
@@ -247,8 +252,7 @@ TailRow tail_row_of(const pkv_attend_args& a, const Layout& layout, int64_t r) {
   row.good_count = a.good_counts[store_row];
   if (reads_samples(a)) {
     row.sample_estimates = a.sample_estimates + first_head * a.tail_samples;
-    row.base = row_base(a.store, store_row);
-    row.layout = &layout;
+    row.records = record_row(a.store, layout, geometry.kv_heads, sequence, row.kv_head);
   }
   return row;
 }

@@ -29,6 +29,7 @@ TailRoom take_tail_room(Scratch& scratch, const pkv_attend_args& args);
 
 // One row's tail.
 struct TailRow {
+  int64_t i;  // entry of the batch
   int64_t n;
   int32_t kv_head;
   const int32_t* candidates;
@@ -42,8 +43,7 @@ struct TailRow {
   int32_t place_count;
   const double* value_sums;  // [dv]
   int64_t good_count;
-  const uint8_t* base;  // row of the store; sampled and sketch only
-  const Layout* layout;
+  RecordRow records;  // sampled and sketch only
 };
 
 // Of row r of the batch, without the fetched rows' places. `layout` outlives it.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "backends/cpu/blocks_ahead.h"
 #include "backends/cpu/isa.h"
 #include "backends/cpu/prefetch.h"
 
@@ -23,7 +24,6 @@ HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kBlocksAhead = 16;  // what the hardware does not ask for soon enough
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Sums of the two halves of x, then of y.
@@ -73,7 +73,7 @@ HWY_INLINE void store_sums(const KeySums& a, const KeySums& b, uint16_t* HWY_RES
 // sums[64] of the keys of a block. Beyond S the tables are 0, whatever bytes are read there.
 HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, int64_t group_bytes,
                             const uint8_t* HWY_RESTRICT low, const uint8_t* HWY_RESTRICT high,
-                            int64_t table_bytes, int64_t ahead, uint16_t* HWY_RESTRICT sums) {
+                            int64_t table_bytes, BlocksAhead& ahead, uint16_t* HWY_RESTRICT sums) {
   const D8 d8;
   const D16 d16;
   const auto nibble = hn::Set(d8, uint8_t{15});
@@ -85,9 +85,9 @@ HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, int64_t group_byt
   for (int64_t at = 0; at < table_bytes; at += static_cast<int64_t>(kVectorBytes)) {
     const auto table_low = hn::Load(d8, low + at);
     const auto table_high = hn::Load(d8, high + at);
+    ahead.request();
     const auto add = [&](GroupSums& group, const uint8_t* bytes) HWY_ATTR {
       const auto x = hn::LoadU(d8, bytes);
-      prefetch_near(bytes + ahead);
       const auto x_high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
       const auto sum = hn::Add(hn::TableLookupBytes(table_low, hn::And(x, nibble)),
                                hn::TableLookupBytes(table_high, x_high));
@@ -120,23 +120,21 @@ HWY_INLINE void graded_products(const uint16_t* HWY_RESTRICT sums, int32_t bias,
   }
 }
 
-// `ahead`: distance to the block that is asked for meanwhile, a line at a time; 0: none.
-HWY_INLINE void graded_block(const VoteRow& row, const uint8_t* HWY_RESTRICT block, int64_t ahead,
-                             float* HWY_RESTRICT votes) {
+HWY_INLINE void graded_block(const VoteRow& row, const uint8_t* HWY_RESTRICT block,
+                             BlocksAhead& ahead, float* HWY_RESTRICT votes) {
   const VoteTables& t = row.tables;
   const int64_t group_bytes = int64_t{t.subspaces} * kGroupKeys;
   const int64_t table_bytes = int64_t{t.padded} * kGroupKeys;
   HWY_ALIGN uint16_t sums[64];
   graded_sums(block, group_bytes, t.low, t.high, table_bytes, ahead, sums);
-  prefetch_near(block + row.layout->block_tail + ahead);
-  prefetch_near(block + row.layout->block_tail + ahead + kLine);
+  BlocksAhead none;
   for (int32_t v = 1; v < t.vectors; ++v) {
     HWY_ALIGN uint16_t other[64];
     graded_sums(block, group_bytes, t.low + v * table_bytes, t.high + v * table_bytes, table_bytes,
-                0, other);
+                none, other);
     for (int i = 0; i < 64; ++i) sums[i] = std::max(sums[i], other[i]);
   }
-  graded_products(sums, 127 * t.subspaces, block + row.layout->block_tail, votes);
+  graded_products(sums, 127 * t.subspaces, block + row.records.layout->block_tail, votes);
 }
 
 void tier_block(const VoteRow& row, const uint8_t* block, float* votes) {
@@ -145,42 +143,51 @@ void tier_block(const VoteRow& row, const uint8_t* block, float* votes) {
   for (int64_t group = 0; group < kGroups; ++group) {
     tier_group(row.tables, block + group * group_bytes, sums + group * kGroupKeys);
   }
-  const uint8_t* bad = block + row.layout->block_tail;
+  const uint8_t* bad = block + row.records.layout->block_tail;
   for (int i = 0; i < 64; ++i) {
     const bool is_bad = ((bad[i / 8] >> (i % 8)) & 1) != 0;
     votes[i] = is_bad ? kNan : static_cast<float>(sums[i]);
   }
 }
 
-HWY_INLINE void block_votes(const VoteRow& row, int64_t block, int64_t blocks_ahead,
+// Of the block that begins with this position.
+HWY_INLINE void block_votes(const VoteRow& row, int64_t position, BlocksAhead& ahead,
                             float* HWY_RESTRICT votes) {
-  const uint8_t* begin = row.base + block * row.layout->block_bytes;
-  const int64_t ahead = blocks_ahead * row.layout->block_bytes;
+  const uint8_t* block = row.records.block(position);
+  ahead.start_block();
   if (row.tables.points == nullptr) {
-    graded_block(row, begin, ahead, votes);
+    graded_block(row, block, ahead, votes);
   } else {
-    prefetch_range(begin + ahead, row.layout->block_bytes);
-    tier_block(row, begin, votes);
+    ahead.request();
+    tier_block(row, block, votes);
   }
+}
+
+// Times that a block asks for what comes.
+int64_t requests_of(const VoteRow& row) {
+  if (row.tables.points != nullptr) return 1;
+  return int64_t{row.tables.padded} * kGroupKeys / static_cast<int64_t>(kVectorBytes);
 }
 
 }  // namespace
 
 void vote_range_impl(const VoteRow& row, int64_t begin, int64_t end, float* votes) {
+  BlocksAhead ahead(row.records, begin, end, requests_of(row));
   int64_t at = begin;
   for (; at + kBlockKeys <= end; at += kBlockKeys) {
-    block_votes(row, at / kBlockKeys, kBlocksAhead, votes + (at - begin));
+    block_votes(row, at, ahead, votes + (at - begin));
   }
   if (at == end) return;
   HWY_ALIGN float rest[kBlockKeys];
-  block_votes(row, at / kBlockKeys, 0, rest);
+  block_votes(row, at, ahead, rest);
   std::copy(rest, rest + (end - at), votes + (at - begin));
 }
 
 void scan_range_impl(const VoteRow& row, int64_t begin, int64_t end, Survivors& survivors) {
+  BlocksAhead ahead(row.records, begin, end, requests_of(row));
   HWY_ALIGN float votes[kBlockKeys];
   for (int64_t at = begin; at < end; at += kBlockKeys) {
-    block_votes(row, at / kBlockKeys, kBlocksAhead, votes);
+    block_votes(row, at, ahead, votes);
     collect_block(votes, std::min(kBlockKeys, end - at), at, survivors);
   }
 }
@@ -188,12 +195,13 @@ void scan_range_impl(const VoteRow& row, int64_t begin, int64_t end, Survivors& 
 // Blocks spread evenly; all are asked for before the first is used.
 void sample_votes_impl(const VoteRow& row, int64_t samples, float* votes) {
   const int64_t blocks = row.n / kBlockKeys;
-  const int64_t bytes = row.layout->block_bytes;
+  const auto position = [blocks, samples](int64_t i) { return i * blocks / samples * kBlockKeys; };
   for (int64_t i = 0; i < samples; ++i) {
-    prefetch_range(row.base + i * blocks / samples * bytes, bytes);
+    prefetch_range(row.records.block(position(i)), row.records.layout->block_bytes);
   }
+  BlocksAhead none;
   for (int64_t i = 0; i < samples; ++i) {
-    block_votes(row, i * blocks / samples, 0, votes + i * kBlockKeys);
+    block_votes(row, position(i), none, votes + i * kBlockKeys);
   }
 }
 

@@ -34,8 +34,7 @@ void fill_tier_tables(const pkv_vote_args& args, const RowQuery& query, int64_t 
 // The keys of a row, ready to be scanned.
 struct VoteRow {
   const Isa* isa;
-  const uint8_t* base;
-  const Layout* layout;
+  RecordRow records;
   VoteTables tables;
   int64_t n;
 };

@@ -56,7 +56,9 @@ void vote_piece(const Isa& isa, const pkv_vote_args& a, const Temporaries& tempo
   const int64_t row = int64_t{a.batch.sequences[i]} * geometry.kv_heads + head;
   fill_vote_tables(a, temporaries.query, row, temporaries.tables);
   const Layout layout = make_layout(geometry, a.store.capacity);
-  vote_range({&isa, row_base(a.store, row), &layout, temporaries.tables, n}, begin, end, votes);
+  const RecordRow records =
+      record_row(a.store, layout, geometry.kv_heads, a.batch.sequences[i], head);
+  vote_range({&isa, records, temporaries.tables, n}, begin, end, votes);
 }
 
 pkv_status run(pkv_backend_device* device, pkv_backend_stream* /*stream*/,

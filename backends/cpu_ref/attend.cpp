@@ -8,6 +8,7 @@
 
 #include "backends/cpu_ref/check.h"
 #include "backends/cpu_ref/device.h"
+#include "backends/cpu_ref/logit.h"
 #include "backends/cpu_ref/query.h"
 #include "backends/cpu_ref/stages.h"
 #include "backends/cpu_ref/tail.h"
@@ -67,7 +68,7 @@ pkv_status supports(pkv_backend_device* device, const pkv_attend_args* args) {
   }
   status = check_tail(host, *args);
   if (status != PKV_OK) return status;
-  return check_scale(host, args->scale);
+  return check_logits(host, args->scale, args->soft_cap);
 }
 
 pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_attend_args* args,
@@ -78,25 +79,39 @@ pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_attend_args* 
   return PKV_OK;
 }
 
-// Where K and V of one token lie.
-struct TokenRow {
-  const pkv_tensor* keys;
-  const pkv_tensor* values;
-  int64_t token;
+// Where a vector lies, and its dtype.
+struct Vector {
+  const std::byte* data;
+  pkv_dtype dtype;
+
+  void load(double* out, int32_t count) const { load_elements(dtype, data, out, count); }
 };
 
-// Calls visit(TokenRow) for the tokens with original K and V, in a fixed order: of each part the
-// first lengths[i], then the counted fetched rows. Nothing beyond is touched.
+// K or V of a part's token `t` for entry `i`.
+Vector part_vector(const pkv_attend_args& a, const pkv_part& part, const pkv_tensor& tensor,
+                   const pkv_pages& pages, int64_t i, int32_t head, int64_t t) {
+  if (pages.table == nullptr) return {row_at(tensor, i, head, t), tensor.dtype};
+  const int64_t start = part.starts != nullptr ? part.starts[i] : 0;
+  return {token_at(tensor, pages, a.batch.sequences[i], head, start + t), tensor.dtype};
+}
+
+// Calls visit(keys, values) with the vectors of the tokens with original K and V, in a fixed order:
+// of each part the first lengths[i], then the counted fetched rows. Nothing beyond is touched.
 template <class Visit>
-void for_each_row(const pkv_attend_args& a, int64_t i, int64_t r, Visit visit) {
+void for_each_row(const pkv_attend_args& a, int64_t i, int32_t head, Visit visit) {
   for (int32_t p = 0; p < a.part_count; ++p) {
     const pkv_part& part = a.parts[p];
     const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
-    for (int64_t t = 0; t < length; ++t) visit(TokenRow{&part.keys, &part.values, t});
+    for (int64_t t = 0; t < length; ++t) {
+      visit(part_vector(a, part, part.keys, part.key_pages, i, head, t),
+            part_vector(a, part, part.values, part.value_pages, i, head, t));
+    }
   }
   if (a.k == 0) return;
-  for (int64_t slot = 0; slot < a.counts[r]; ++slot) {
-    visit(TokenRow{&a.row_keys, &a.row_values, slot});
+  const int32_t count = a.counts[i * a.codec.geometry->kv_heads + head];
+  for (int64_t slot = 0; slot < count; ++slot) {
+    visit(Vector{row_at(a.row_keys, i, head, slot), a.row_keys.dtype},
+          Vector{row_at(a.row_values, i, head, slot), a.row_values.dtype});
   }
 }
 
@@ -110,19 +125,20 @@ class Head {
         i_(i),
         kv_head_(kv_head),
         query_head_(query_head),
-        row_(i * a.codec.geometry->kv_heads + kv_head),
-        scale_(static_cast<double>(a.scale)),
+        logit_(a.scale, a.soft_cap),
         logits_(logits) {}
 
   void attend() {
     compute_logits();
-    double max = kNothing;
+    const double sink = sink_logit();
+    double max = sink;
     for (int64_t m = 0; m < count_; ++m) {
       if (logits_[m] > max || std::isnan(logits_[m])) max = logits_[m];
     }
     double sum = 0.0;
     double out[format::kMaxHeadDim] = {};
     if (max != kNothing) {
+      sum = std::exp(sink - max);
       for (int64_t m = 0; m < count_; ++m) {
         logits_[m] = std::exp(logits_[m] - max);  // from here on: weights
         sum += logits_[m];
@@ -135,17 +151,22 @@ class Head {
  private:
   int32_t dv() const { return a_.codec.geometry->value_dim; }
 
+  // 8.1: of the head's sink; none: -inf.
+  double sink_logit() const {
+    return a_.sink_logits == nullptr ? kNothing : static_cast<double>(a_.sink_logits[query_head_]);
+  }
+
   void compute_logits() {
     const int32_t d = a_.codec.geometry->head_dim;
     double q[format::kMaxHeadDim];
     load_row(a_.queries, q, d, i_, query_head_);
     count_ = 0;
-    for_each_row(a_, i_, row_, [&](const TokenRow& row) {
+    for_each_row(a_, i_, kv_head_, [&](const Vector& keys, const Vector& /*values*/) {
       double k[format::kMaxHeadDim];
-      load_row(*row.keys, k, d, i_, kv_head_, row.token);
+      keys.load(k, d);
       double dot = 0.0;
       for (int32_t j = 0; j < d; ++j) dot += q[j] * k[j];
-      logits_[count_++] = scale_ * dot;
+      logits_[count_++] = logit_(dot);
     });
     count_ += tail_.logits(query_head_, logits_ + count_);
   }
@@ -153,11 +174,11 @@ class Head {
   // out += sum of weight * value, in the order of the logits.
   void add_values(double* out) const {
     int64_t m = 0;
-    for_each_row(a_, i_, row_, [&](const TokenRow& row) {
+    for_each_row(a_, i_, kv_head_, [&](const Vector& /*keys*/, const Vector& values) {
       const double weight = logits_[m++];
       if (weight == 0.0) return;
       double v[format::kMaxHeadDim];
-      load_row(*row.values, v, dv(), i_, kv_head_, row.token);
+      values.load(v, dv());
       for (int32_t j = 0; j < dv(); ++j) out[j] += weight * v[j];
     });
     tail_.add_values(query_head_, logits_ + m, out);
@@ -181,8 +202,7 @@ class Head {
   int64_t i_;
   int32_t kv_head_;
   int32_t query_head_;
-  int64_t row_;
-  double scale_;
+  Logit logit_;
   double* logits_;
   int64_t count_ = 0;
 };

@@ -21,7 +21,7 @@ pkv_status check_group(const pkv_host* host, int32_t query_heads, int32_t kv_hea
 pkv_status check_range(const pkv_host* host, const char* name, int64_t value, int64_t lo,
                        int64_t hi);
 
-// 0 < scale <= 1e6.
-pkv_status check_scale(const pkv_host* host, float scale);
+// 0 < scale <= 1e6, 0 <= soft_cap <= 1e6.
+pkv_status check_logits(const pkv_host* host, float scale, float soft_cap);
 
 }  // namespace pkv::cpu_ref

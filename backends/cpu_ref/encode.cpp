@@ -11,6 +11,7 @@
 #include "backends/cpu_ref/stages.h"
 #include "backends/cpu_ref/store.h"
 #include "backends/cpu_ref/tensor.h"
+#include "core/format/codec_sets.h"
 #include "core/format/fold.h"
 #include "core/format/inv_sqrt.h"
 
@@ -116,26 +117,10 @@ struct Token {
 // The records of one row and what its codec says.
 struct Row {
   const pkv_geometry& geometry;
-  pkv_records records;
+  RecordRow records;
   format::RecordSizes sizes;
   Quantiser key_quantiser;
   Quantiser value_quantiser;
-
-  uint8_t* signs(int64_t position) const { return records.signs + position * sizes.signs; }
-  uint8_t* codes(int64_t position) const { return records.codes + position * sizes.codes; }
-  uint16_t* factors(int64_t position) const {
-    return records.factors + position * format::factors_per_key(geometry);
-  }
-  // Of a position that has a sketch.
-  uint8_t* value_signs(int64_t position) const {
-    return records.value_signs + position / geometry.sketch_stride * sizes.value_signs;
-  }
-  uint8_t* value_codes(int64_t position) const {
-    return records.value_codes + position / geometry.sketch_stride * sizes.value_codes;
-  }
-  uint16_t* value_factor(int64_t position) const {
-    return records.value_factors + position / geometry.sketch_stride;
-  }
 };
 
 // 3, 3.5: loads and rotates token t of entry i and KV head `head`, which goes to `position`.
@@ -144,8 +129,8 @@ void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, in
   const pkv_codec_params& codec = a.codec;
   const int32_t d = codec.geometry->head_dim;
   const int32_t dv = codec.geometry->value_dim;
-  const float* mu = codec.center + int64_t{head} * d;
-  const float* s = codec.balance + int64_t{head} * d;
+  const float* mu = format::codec_row(codec, codec.center, i, head, d);
+  const float* s = format::codec_row(codec, codec.balance, i, head, d);
   load_row(a.keys, token.y, d, i, head, t);
   for (int32_t j = 0; j < d; ++j) token.y[j] = s[j] * (token.y[j] - mu[j]);
   rotate(key_rotation(codec), token.y);
@@ -157,7 +142,7 @@ void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, in
   load_row(a.values, token.v, dv, i, head, t);
   token.v2 = sum_of_squares(token.v, dv);
   if (!has_sketch(*codec.geometry, position)) return;
-  const float* mu_v = codec.value_center + int64_t{head} * dv;
+  const float* mu_v = format::codec_row(codec, codec.value_center, i, head, dv);
   for (int32_t j = 0; j < dv; ++j) token.sketch[j] = token.v[j] - mu_v[j];
   rotate(value_rotation(codec), token.sketch);
   token.sketch_n2 = sum_of_squares(token.sketch, dv);
@@ -165,48 +150,49 @@ void load_token(const pkv_encode_args& a, int64_t i, int32_t head, int64_t t, in
 
 // 3.6: sign bits and codes 0, every factor and norm NaN.
 void write_bad(const Row& row, int64_t position) {
-  std::fill_n(row.signs(position), row.sizes.signs, uint8_t{0});
-  std::fill_n(row.codes(position), row.sizes.codes, uint8_t{0});
+  std::fill_n(row.records.signs(position), row.sizes.signs, uint8_t{0});
+  std::fill_n(row.records.codes(position), row.sizes.codes, uint8_t{0});
   for (int32_t b = 0; b < format::factors_per_key(row.geometry); ++b) {
-    row.factors(position)[b] = format::kBf16Nan;
+    row.records.factors(position)[b] = format::kBf16Nan;
   }
-  if (row.records.vote_factors != nullptr) row.records.vote_factors[position] = format::kBf16Nan;
+  if (uint16_t* factor = row.records.vote_factor(position)) *factor = format::kBf16Nan;
   if (has_sketch(row.geometry, position)) {
-    std::fill_n(row.value_signs(position), row.sizes.value_signs, uint8_t{0});
-    std::fill_n(row.value_codes(position), row.sizes.value_codes, uint8_t{0});
-    *row.value_factor(position) = format::kBf16Nan;
+    std::fill_n(row.records.value_signs(position), row.sizes.value_signs, uint8_t{0});
+    std::fill_n(row.records.value_codes(position), row.sizes.value_codes, uint8_t{0});
+    *row.records.value_factor(position) = format::kBf16Nan;
   }
-  if (row.records.value_norms != nullptr) row.records.value_norms[position] = format::kBf16Nan;
+  if (uint16_t* norm = row.records.value_norm(position)) *norm = format::kBf16Nan;
 }
 
 void write_good(const Row& row, int64_t position, const Token& token) {
   const int32_t d = row.geometry.head_dim;
   const int32_t dv = row.geometry.value_dim;
   const float* y = token.y;
-  write_signs(y, d, row.signs(position));
+  write_signs(y, d, row.records.signs(position));
 
   // 3.3: f = bf16(n2 / n1), 0 for a zero key (3.1).
-  if (row.records.vote_factors != nullptr) {
+  if (uint16_t* factor = row.records.vote_factor(position)) {
     const float n1 = format::fold_each(d, [y](int j) { return std::fabs(y[j]); });
-    row.records.vote_factors[position] =
-        token.n2 == 0.0F ? uint16_t{0} : format::float_to_bf16(token.n2 / n1);
+    *factor = token.n2 == 0.0F ? uint16_t{0} : format::float_to_bf16(token.n2 / n1);
   }
 
   // 3.4
   if (row.geometry.codec == PKV_CODEC_POLAR4) {
-    write_polar(row.key_quantiser, y, token.n2, d, row.codes(position), row.factors(position));
+    write_polar(row.key_quantiser, y, token.n2, d, row.records.codes(position),
+                row.records.factors(position));
   } else {
-    *row.factors(position) = write_scalar(row.key_quantiser, y, token.n2, d, row.codes(position));
+    *row.records.factors(position) =
+        write_scalar(row.key_quantiser, y, token.n2, d, row.records.codes(position));
   }
 
   // 3.5
   if (has_sketch(row.geometry, position)) {
-    write_signs(token.sketch, dv, row.value_signs(position));
-    *row.value_factor(position) = write_scalar(row.value_quantiser, token.sketch, token.sketch_n2,
-                                               dv, row.value_codes(position));
+    write_signs(token.sketch, dv, row.records.value_signs(position));
+    *row.records.value_factor(position) = write_scalar(
+        row.value_quantiser, token.sketch, token.sketch_n2, dv, row.records.value_codes(position));
   }
-  if (row.records.value_norms != nullptr) {
-    row.records.value_norms[position] = format::float_to_bf16(std::sqrt(token.v2));
+  if (uint16_t* norm = row.records.value_norm(position)) {
+    *norm = format::float_to_bf16(std::sqrt(token.v2));
   }
 }
 
@@ -216,8 +202,9 @@ int64_t encode_row(const pkv_encode_args& a, int64_t i, int32_t head) {
   const int32_t S = geometry.head_dim / 8;
   const int32_t dv = geometry.value_dim;
   const int64_t r = int64_t{a.sequences[i]} * geometry.kv_heads + head;
-  const Row row = {geometry, row_records(geometry, a.store, r), format::record_sizes(geometry),
-                   key_quantiser(geometry.codec), value_quantiser(geometry.sketch_bits)};
+  const Row row = {geometry, RecordRow(geometry, a.store, a.sequences[i], head),
+                   format::record_sizes(geometry), key_quantiser(geometry.codec),
+                   value_quantiser(geometry.sketch_bits)};
   int64_t first_bad = -1;
   for (int64_t t = 0; t < a.counts[i]; ++t) {
     const int64_t position = a.starts[i] + t;
@@ -233,7 +220,8 @@ int64_t encode_row(const pkv_encode_args& a, int64_t i, int32_t head) {
     // 3.7
     ++a.good_counts[r];
     if (geometry.vote == PKV_VOTE_TIER) {
-      for (int32_t b = 0; b < S; ++b) ++a.occupancy[(r * S + b) * 256 + row.signs(position)[b]];
+      for (int32_t b = 0; b < S; ++b)
+        ++a.occupancy[(r * S + b) * 256 + row.records.signs(position)[b]];
     }
     if (a.values.ndim != 0 && a.value_sums != nullptr) {
       for (int32_t j = 0; j < dv; ++j) {

@@ -37,7 +37,8 @@ pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_fetch_args* /
 }
 
 // One of K and V.
-void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_tensor& target) {
+void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_pages& pages,
+               const pkv_tensor& target) {
   if (source.ndim == 0) return;
   const auto bytes = static_cast<size_t>(source.shape[3] * dtype_bytes(source.dtype));
   for (int64_t i = 0; i < a.batch.batch; ++i) {
@@ -48,7 +49,8 @@ void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_tens
         if (positions[slot] < 0) {
           std::memset(to, 0, bytes);
         } else {
-          std::memcpy(to, row_at(source, a.batch.sequences[i], head, positions[slot]), bytes);
+          std::memcpy(to, token_at(source, pages, a.batch.sequences[i], head, positions[slot]),
+                      bytes);
         }
       }
     }
@@ -57,8 +59,8 @@ void copy_rows(const pkv_fetch_args& a, const pkv_tensor& source, const pkv_tens
 
 pkv_status run(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
                const pkv_fetch_args* args, void* /*scratch*/) {
-  copy_rows(*args, args->source_keys, args->keys);
-  copy_rows(*args, args->source_values, args->values);
+  copy_rows(*args, args->source_keys, args->key_pages, args->keys);
+  copy_rows(*args, args->source_values, args->value_pages, args->values);
   return PKV_OK;
 }
 

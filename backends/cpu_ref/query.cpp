@@ -5,6 +5,7 @@
 
 #include "backends/cpu_ref/rotate.h"
 #include "backends/cpu_ref/tensor.h"
+#include "core/format/codec_sets.h"
 #include "core/format/fold.h"
 
 namespace pkv::cpu_ref {
@@ -18,7 +19,7 @@ RowQuery take_row_query(Scratch& scratch, const pkv_geometry& geometry, int32_t 
 bool prepare_query(const pkv_codec_params& codec, const pkv_tensor& queries, int64_t entry,
                    int32_t kv_head, const RowQuery& out) {
   const int32_t d = codec.geometry->head_dim;
-  const float* r = codec.inv_balance + int64_t{kv_head} * d;
+  const float* r = format::codec_row(codec, codec.inv_balance, entry, kv_head, d);
   const Rotation rotation = key_rotation(codec);
 
   // 4.1: q_sum = ((q_0 + q_1) + q_2) + ..

@@ -9,11 +9,13 @@
 #include "backends/cpu_ref/check.h"
 #include "backends/cpu_ref/device.h"
 #include "backends/cpu_ref/log_sum.h"
+#include "backends/cpu_ref/logit.h"
 #include "backends/cpu_ref/quantiser.h"
 #include "backends/cpu_ref/query.h"
 #include "backends/cpu_ref/stages.h"
 #include "backends/cpu_ref/store.h"
 #include "backends/cpu_ref/tensor.h"
+#include "core/format/codec_sets.h"
 #include "core/format/fold.h"
 #include "core/format/rotation.h"
 #include "core/format/samples.h"
@@ -78,7 +80,7 @@ pkv_status supports(pkv_backend_device* device, const pkv_rerank_args* args) {
     status = check_range(host, "k_min", args->k_min, 0, format::kMaxK);
     if (status != PKV_OK) return status;
   }
-  return check_scale(host, args->scale);
+  return check_logits(host, args->scale, args->soft_cap);
 }
 
 pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_rerank_args* args,
@@ -101,14 +103,13 @@ class Estimator {
  public:
   Estimator(const pkv_rerank_args& a, const Temporaries& temporaries, int64_t i, int32_t head)
       : geometry_(*a.codec.geometry),
-        records_(row_records(geometry_, a.store,
-                             int64_t{a.batch.sequences[i]} * geometry_.kv_heads + head)),
+        records_(geometry_, a.store, a.batch.sequences[i], head),
         quantiser_(key_quantiser(geometry_.codec)),
         gain_(format::rotation_plan(geometry_.head_dim, geometry_.rounds).gain),
         query_(temporaries.query),
         c_(temporaries.c) {
     const int32_t d = geometry_.head_dim;
-    const float* mu = a.codec.center + int64_t{head} * d;
+    const float* mu = format::codec_row(a.codec, a.codec.center, i, head, d);
     for (int32_t g = 0; g < query_.group; ++g) {
       // b_g = fold(q_g,j * mu_j), of the raw query
       float q[format::kMaxHeadDim];
@@ -118,7 +119,7 @@ class Estimator {
     }
   }
 
-  const pkv_records& records() const { return records_; }
+  const RecordRow& records() const { return records_; }
 
   // est_g of the key at `position` goes to out[g * stride].
   void estimate(int64_t position, float* out, int64_t stride) const {
@@ -143,20 +144,13 @@ class Estimator {
     unit_[g] = (M / 32512.0F) / gain_;
   }
 
-  const uint8_t* signs(int64_t position) const {
-    return records_.signs + position * (geometry_.head_dim / 8);
-  }
-  const uint8_t* codes(int64_t position) const {
-    return records_.codes + position * quantiser_.planes * (geometry_.head_dim / 8);
-  }
-
   // e = ((fp32(dot) * w) * unit_g) + b_g, dot an exact integer
   void estimate_scalar(int64_t position, float* out, int64_t stride) const {
     const int32_t d = geometry_.head_dim;
     int32_t level[format::kMaxHeadDim];  // sign_j * v[code_j]
-    decode(signs(position), codes(position), quantiser_.planes, scalar_levels(geometry_.codec), d,
-           level);
-    const float w = format::bf16_to_float(records_.factors[position]);
+    decode(records_.signs(position), records_.codes(position), quantiser_.planes,
+           scalar_levels(geometry_.codec), d, level);
+    const float w = format::bf16_to_float(*records_.factors(position));
     for (int32_t g = 0; g < query_.group; ++g) {
       const int32_t* c = c_ + int64_t{g} * d;
       int64_t dot = 0;
@@ -169,8 +163,9 @@ class Estimator {
   void estimate_polar(int64_t position, float* out, int64_t stride) const {
     const int32_t d = geometry_.head_dim;
     float level[format::kMaxHeadDim];  // sign_j * a[code_j]
-    decode(signs(position), codes(position), quantiser_.planes, quantiser_.levels, d, level);
-    const uint16_t* factors = records_.factors + position * (d / 8);
+    decode(records_.signs(position), records_.codes(position), quantiser_.planes, quantiser_.levels,
+           d, level);
+    const uint16_t* factors = records_.factors(position);
     for (int32_t g = 0; g < query_.group; ++g) {
       const float* y = query_.heads + int64_t{g} * d;
       double sum = 0.0;
@@ -186,7 +181,7 @@ class Estimator {
   }
 
   const pkv_geometry& geometry_;
-  pkv_records records_;
+  RecordRow records_;
   Quantiser quantiser_;
   float gain_;  // g of the rotation
   RowQuery query_;
@@ -214,11 +209,11 @@ void score_by_mean(const Row& row, float* scores) {
   }
 }
 
-// ln sum_g exp(scale * est_g - lse_g)
-double group_score(const Row& row, int32_t c, double scale, const double* lse) {
+// ln sum_g exp(logit_g - lse_g)
+double group_score(const Row& row, int32_t c, const Logit& logit, const double* lse) {
   LogSum shares;
   for (int32_t g = 0; g < row.group; ++g) {
-    shares.add(scale * static_cast<double>(row.estimates[g * row.stride + c]) - lse[g]);
+    shares.add(logit(row.estimates[g * row.stride + c]) - lse[g]);
   }
   return shares.value();
 }
@@ -230,15 +225,14 @@ float weighed(double score, uint16_t value_norm) {
   return static_cast<float>(score + std::log(static_cast<double>(nv)));
 }
 
-void score_row(const pkv_rerank_args& a, const Row& row, const pkv_records& records,
-               float* scores) {
-  const auto scale = static_cast<double>(a.scale);
+void score_row(const pkv_rerank_args& a, const Row& row, const RecordRow& records, float* scores) {
+  const Logit logit(a.scale, a.soft_cap);
   double lse[kMaxGroup] = {};  // over the row's candidates
   if (a.rank == PKV_RANK_GROUP) {
     for (int32_t g = 0; g < row.group; ++g) {
       LogSum sum;
       for (int32_t c = 0; c < row.candidate_count; ++c) {
-        sum.add(scale * static_cast<double>(row.estimates[g * row.stride + c]));
+        sum.add(logit(row.estimates[g * row.stride + c]));
       }
       lse[g] = sum.value();
     }
@@ -247,8 +241,8 @@ void score_row(const pkv_rerank_args& a, const Row& row, const pkv_records& reco
   }
   for (int32_t c = 0; c < row.candidate_count; ++c) {
     const double score =
-        a.rank == PKV_RANK_GROUP ? group_score(row, c, scale, lse) : static_cast<double>(scores[c]);
-    scores[c] = a.weigh_norms != 0 ? weighed(score, records.value_norms[row.candidates[c]])
+        a.rank == PKV_RANK_GROUP ? group_score(row, c, logit, lse) : static_cast<double>(scores[c]);
+    scores[c] = a.weigh_norms != 0 ? weighed(score, *records.value_norm(row.candidates[c]))
                                    : static_cast<float>(score);
   }
 }
@@ -312,6 +306,7 @@ void clear_samples(const SampleOutputs& out, int32_t group) {
 void write_samples(const pkv_rerank_args& a, const Row& row, const Estimator& estimator,
                    const SampleOutputs& out) {
   const format::Samples samples = format::samples(*a.codec.geometry, row.n, a.tail_samples);
+  const Logit logit(a.scale, a.soft_cap);
   LogSum sums[kMaxGroup];
   int64_t seen = 0;  // samples that are no candidates, bad ones included
   int32_t next = 0;  // first candidate not yet passed
@@ -320,13 +315,13 @@ void write_samples(const pkv_rerank_args& a, const Row& row, const Estimator& es
     while (next < row.candidate_count && row.candidates[next] < position) ++next;
     const bool is_candidate = next < row.candidate_count && row.candidates[next] == position;
     if (!is_candidate) ++seen;
-    if (is_bad(*a.codec.geometry, estimator.records(), position)) continue;
+    if (is_bad(estimator.records(), position)) continue;
     float estimates[kMaxGroup];
     estimator.estimate(position, estimates, 1);
     for (int32_t g = 0; g < row.group; ++g) {
       if (out.estimates != nullptr) out.estimates[g * out.most + i] = estimates[g];
       if (is_candidate) continue;
-      sums[g].add(static_cast<double>(a.scale) * static_cast<double>(estimates[g]));
+      sums[g].add(logit(estimates[g]));
     }
   }
   if (out.rest_lse == nullptr || seen == 0) return;

@@ -1,6 +1,7 @@
 // Canonical planes, one after another. docs/format.md.
 #include "backends/cpu_ref/store.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "backends/cpu_ref/check.h"
@@ -33,24 +34,37 @@ Planes planes_of(const pkv_records& records) {
 
 int64_t padded(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Copies positions [begin, begin + count) of every plane. The side that is a row of the store has
-// entry 0 at position 0; the other side has it at the first entry of the range.
-enum class StoreSide { kTarget, kSource };
-void copy_positions(const pkv_geometry& geometry, const pkv_records& target,
-                    const pkv_records& source, StoreSide side, int64_t begin, int64_t count) {
-  const PlaneBytes bytes = plane_bytes(geometry);
-  const Planes into = planes_of(target);
-  const Planes out_of = planes_of(source);
+// Copies positions [begin, begin + count) of every plane, piece by piece. On the other side entry 0
+// of a plane is the first that the range has.
+enum class Direction { kIntoRow, kOutOfRow };
+void copy_positions(const pkv_geometry& geometry, const RecordRow& row, const pkv_records& records,
+                    Direction direction, int64_t begin, int64_t count) {
+  const Planes planes = planes_of(records);
   for (int p = 0; p < kPlanes; ++p) {
-    const int64_t first = format::plane_entries(geometry, p, begin);
-    const int64_t entry_count = format::plane_entries(geometry, p, begin + count) - first;
-    if (bytes.of[p] == 0 || entry_count == 0) continue;
-    const int64_t to = side == StoreSide::kTarget ? first : 0;
-    const int64_t from = side == StoreSide::kSource ? first : 0;
-    std::memcpy(static_cast<uint8_t*>(into.of[p]) + to * bytes.of[p],
-                static_cast<const uint8_t*>(out_of.of[p]) + from * bytes.of[p],
-                static_cast<size_t>(entry_count * bytes.of[p]));
+    const int64_t bytes = row.entry_bytes(p);
+    if (bytes == 0) continue;
+    auto* other = static_cast<std::byte*>(planes.of[p]);
+    const bool is_sketch = p >= format::kFirstSketchPlane && p <= format::kLastSketchPlane;
+    const int64_t stride = is_sketch ? geometry.sketch_stride : 1;
+    int64_t position = (begin + stride - 1) / stride * stride;
+    while (position < begin + count) {
+      const int64_t end = std::min(begin + count, row.piece_end(position));
+      const int64_t entries = (end - position + stride - 1) / stride;
+      std::byte* entry = row.plane_entry(p, position);
+      const auto size = static_cast<size_t>(entries * bytes);
+      if (direction == Direction::kIntoRow) {
+        std::memcpy(entry, other, size);
+      } else {
+        std::memcpy(other, entry, size);
+      }
+      other += size;
+      position += entries * stride;
+    }
   }
+}
+
+RecordRow row_of(const pkv_geometry& geometry, const pkv_store& store, int64_t row) {
+  return {geometry, store, row / geometry.kv_heads, static_cast<int32_t>(row % geometry.kv_heads)};
 }
 
 }  // namespace
@@ -64,27 +78,16 @@ int64_t row_bytes(const pkv_geometry& geometry, int64_t capacity) {
   return padded(total, 256);
 }
 
-pkv_records row_records(const pkv_geometry& geometry, const pkv_store& store, int64_t row) {
+RecordRow::RecordRow(const pkv_geometry& geometry, const pkv_store& store, int64_t sequence,
+                     int32_t head)
+    : row_(format::store_row(store, geometry.kv_heads, sequence, head)),
+      sketch_stride_(std::max(geometry.sketch_stride, 1)) {
   const PlaneBytes bytes = plane_bytes(geometry);
-  auto* next = static_cast<uint8_t*>(store.base) + row * store.row_bytes;
-  uint8_t* start[kPlanes] = {};
+  int64_t offset = 0;
   for (int p = 0; p < kPlanes; ++p) {
-    if (bytes.of[p] == 0) continue;
-    start[p] = next;
-    next += padded(format::plane_entries(geometry, p, store.capacity) * bytes.of[p], 64);
+    planes_[p] = {offset, bytes.of[p]};
+    offset += padded(format::plane_entries(geometry, p, store.capacity) * bytes.of[p], 64);
   }
-  pkv_records records = {};
-  records.struct_size = sizeof(pkv_records);
-  records.row_tokens = store.capacity;
-  records.signs = start[0];
-  records.vote_factors = reinterpret_cast<uint16_t*>(start[1]);
-  records.codes = start[2];
-  records.factors = reinterpret_cast<uint16_t*>(start[3]);
-  records.value_signs = start[4];
-  records.value_codes = start[5];
-  records.value_factors = reinterpret_cast<uint16_t*>(start[6]);
-  records.value_norms = reinterpret_cast<uint16_t*>(start[7]);
-  return records;
 }
 
 pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geometry,
@@ -100,7 +103,7 @@ pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geome
 pkv_status store_import(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
                         const pkv_geometry* geometry, const pkv_store* store, int64_t row,
                         int64_t begin, int64_t count, const pkv_records* source) {
-  copy_positions(*geometry, row_records(*geometry, *store, row), *source, StoreSide::kTarget, begin,
+  copy_positions(*geometry, row_of(*geometry, *store, row), *source, Direction::kIntoRow, begin,
                  count);
   return PKV_OK;
 }
@@ -108,7 +111,7 @@ pkv_status store_import(pkv_backend_device* /*device*/, pkv_backend_stream* /*st
 pkv_status store_export(pkv_backend_device* /*device*/, pkv_backend_stream* /*stream*/,
                         const pkv_geometry* geometry, const pkv_store* store, int64_t row,
                         int64_t begin, int64_t count, const pkv_records* target) {
-  copy_positions(*geometry, *target, row_records(*geometry, *store, row), StoreSide::kSource, begin,
+  copy_positions(*geometry, row_of(*geometry, *store, row), *target, Direction::kOutOfRow, begin,
                  count);
   return PKV_OK;
 }

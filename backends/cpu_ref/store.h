@@ -1,11 +1,13 @@
-// The resident layout of key records: the canonical planes of a row one after another, each padded
-// to 64 bytes. docs/format.md; docs/algorithm.md, section 3.
+// The resident layout of key records: the canonical planes of a row, or of one KV head of a page, one
+// after another, each padded to 64 bytes. docs/format.md; docs/algorithm.md, section 3.
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/format/half.h"
+#include "core/format/pages.h"
 #include "core/format/records.h"
 #include "pariskv/pariskv_backend.h"
 
@@ -14,9 +16,48 @@ namespace pkv::cpu_ref {
 // A multiple of 256.
 int64_t row_bytes(const pkv_geometry& geometry, int64_t capacity);
 
-// The planes of one row; token t of a plane lies t * (bytes per token) behind its start, the sketch
-// of position t at entry t / sketch_stride. A plane that the geometry lacks is NULL.
-pkv_records row_records(const pkv_geometry& geometry, const pkv_store& store, int64_t row);
+// The records of one KV head of one sequence. A plane that the geometry lacks is NULL; the planes of
+// the sketch may be asked for only at a position that has one.
+class RecordRow {
+ public:
+  RecordRow() = default;
+  RecordRow(const pkv_geometry& geometry, const pkv_store& store, int64_t sequence, int32_t head);
+
+  uint8_t* signs(int64_t position) const { return entry<uint8_t>(0, position); }
+  uint16_t* vote_factor(int64_t position) const { return entry<uint16_t>(1, position); }
+  uint8_t* codes(int64_t position) const { return entry<uint8_t>(2, position); }
+  uint16_t* factors(int64_t position) const { return entry<uint16_t>(3, position); }
+  uint8_t* value_signs(int64_t position) const { return entry<uint8_t>(4, position); }
+  uint8_t* value_codes(int64_t position) const { return entry<uint8_t>(5, position); }
+  uint16_t* value_factor(int64_t position) const { return entry<uint16_t>(6, position); }
+  uint16_t* value_norm(int64_t position) const { return entry<uint16_t>(7, position); }
+
+  // The entry of `position`, which has one, in any plane.
+  std::byte* plane_entry(int plane, int64_t position) const {
+    const int64_t local = row_.local(position);
+    const bool is_sketch = plane >= format::kFirstSketchPlane && plane <= format::kLastSketchPlane;
+    const int64_t i = is_sketch ? local / sketch_stride_ : local;
+    return row_.piece(position) + planes_[plane].offset + i * planes_[plane].entry_bytes;
+  }
+  int64_t entry_bytes(int plane) const { return planes_[plane].entry_bytes; }
+  // The first position behind those whose entries lie one after another from that of `position` on.
+  int64_t piece_end(int64_t position) const { return row_.piece_end(position); }
+
+ private:
+  struct Plane {
+    int64_t offset;       // from the begin of a row
+    int64_t entry_bytes;  // 0: the geometry lacks the plane
+  };
+  template <class T>
+  T* entry(int plane, int64_t position) const {
+    if (planes_[plane].entry_bytes == 0) return nullptr;
+    return reinterpret_cast<T*>(plane_entry(plane, position));
+  }
+
+  format::StoreRow row_ = {};
+  int64_t sketch_stride_ = 1;
+  Plane planes_[format::kPlanes] = {};
+};
 
 pkv_status store_row_bytes(pkv_backend_device* device, const pkv_geometry* geometry,
                            int64_t capacity, int64_t* out);
@@ -52,9 +93,8 @@ inline bool has_sketch(const pkv_geometry& geometry, int64_t position) {
 }
 
 // Whether a key is bad: its factors are NaN then (3.6).
-inline bool is_bad(const pkv_geometry& geometry, const pkv_records& row, int64_t position) {
-  const uint16_t first = row.factors[position * format::factors_per_key(geometry)];
-  return std::isnan(format::bf16_to_float(first));
+inline bool is_bad(const RecordRow& row, int64_t position) {
+  return std::isnan(format::bf16_to_float(*row.factors(position)));
 }
 
 }  // namespace pkv::cpu_ref

@@ -7,7 +7,7 @@
 #include "backends/cpu_ref/check.h"
 #include "backends/cpu_ref/quantiser.h"
 #include "backends/cpu_ref/rotate.h"
-#include "backends/cpu_ref/store.h"
+#include "core/format/codec_sets.h"
 #include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::cpu_ref {
@@ -44,7 +44,7 @@ Tail::Tail(const pkv_attend_args& a, int64_t i, int32_t kv_head, uint8_t* is_fet
       i_(i),
       kv_head_(kv_head),
       r_(i * a.codec.geometry->kv_heads + kv_head),
-      scale_(static_cast<double>(a.scale)),
+      logit_(a.scale, a.soft_cap),
       is_fetched_(is_fetched) {
   if (a.tail == PKV_TAIL_DROP) return;
   const pkv_geometry& geometry = *a.codec.geometry;
@@ -54,7 +54,7 @@ Tail::Tail(const pkv_attend_args& a, int64_t i, int32_t kv_head, uint8_t* is_fet
   value_sums_ = a.value_sums + row * geometry.value_dim;
   good_count_ = a.good_counts[row];
   if (reads_samples(a)) {
-    records_ = row_records(geometry, a.store, row);
+    records_ = RecordRow(geometry, a.store, a.batch.sequences[i], kv_head);
     samples_ = format::samples(geometry, a.batch.lengths[i], a.tail_samples);
   }
   mark_fetched();
@@ -81,7 +81,7 @@ int64_t Tail::logits(int32_t query_head, double* out) const {
   rest.add(static_cast<double>(a_.rest_lse[head]));
   for (int32_t c = 0; c < candidate_count_; ++c) {
     if (is_fetched_[c] != 0) continue;
-    const double logit = scale_ * static_cast<double>(estimates[c]);
+    const double logit = logit_(estimates[c]);
     if (a_.tail == PKV_TAIL_SKETCH) {
       out[count++] = logit;
     } else {
@@ -110,14 +110,11 @@ void Tail::add_sketch(int64_t position, double weight, SketchSum& sum) const {
   const pkv_geometry& geometry = *a_.codec.geometry;
   const int32_t dv = geometry.value_dim;
   const Quantiser quantiser = value_quantiser(geometry.sketch_bits);
-  const int64_t plane = dv / 8;
-  const int64_t entry = position / geometry.sketch_stride;
   float level[format::kMaxHeadDim];
-  decode(records_.value_signs + entry * plane,
-         records_.value_codes + entry * plane * quantiser.planes, quantiser.planes,
+  decode(records_.value_signs(position), records_.value_codes(position), quantiser.planes,
          quantiser.levels, dv, level);
   const double factor =
-      weight * static_cast<double>(format::bf16_to_float(records_.value_factors[entry]));
+      weight * static_cast<double>(format::bf16_to_float(*records_.value_factor(position)));
   for (int32_t j = 0; j < dv; ++j) sum.rotated[j] += factor * static_cast<double>(level[j]);
   sum.weight += weight;
 }
@@ -165,7 +162,7 @@ void Tail::for_each_sample(int32_t query_head, Visit visit) const {
     const bool is_candidate = next < candidate_count_ && candidates_[next] == position;
     if (is_candidate && (a_.tail == PKV_TAIL_SKETCH || is_fetched_[next] != 0)) continue;
     if (std::isnan(estimates[i])) continue;
-    visit(position, scale_ * static_cast<double>(estimates[i]));
+    visit(position, logit_(estimates[i]));
   }
 }
 
@@ -173,7 +170,7 @@ void Tail::for_each_sample(int32_t query_head, Visit visit) const {
 void Tail::finish(SketchSum& sketches, double* out) const {
   if (sketches.weight == 0.0) return;
   const int32_t dv = a_.codec.geometry->value_dim;
-  const float* mu_v = a_.codec.value_center + int64_t{kv_head_} * dv;
+  const float* mu_v = format::codec_row(a_.codec, a_.codec.value_center, i_, kv_head_, dv);
   unrotate(value_rotation(a_.codec), sketches.rotated);
   for (int32_t j = 0; j < dv; ++j) {
     out[j] += sketches.weight * static_cast<double>(mu_v[j]) + sketches.rotated[j];

@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "backends/cpu_ref/log_sum.h"
+#include "backends/cpu_ref/logit.h"
+#include "backends/cpu_ref/store.h"
 #include "core/format/records.h"
 #include "core/format/samples.h"
 #include "pariskv/pariskv_backend.h"
@@ -47,13 +49,13 @@ class Tail {
   int64_t i_;
   int32_t kv_head_;
   int64_t r_;
-  double scale_;
+  Logit logit_;
   uint8_t* is_fetched_;  // [candidate_count_]
   const int32_t* candidates_ = nullptr;
   int32_t candidate_count_ = 0;
   const double* value_sums_ = nullptr;  // [dv]
   int64_t good_count_ = 0;
-  pkv_records records_ = {};  // sampled and sketch only
+  RecordRow records_;  // sampled and sketch only
   format::Samples samples_ = {};
 };
 

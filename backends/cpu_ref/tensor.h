@@ -7,7 +7,8 @@
 #include <cstring>
 
 #include "core/format/half.h"
-#include "pariskv/pariskv_types.h"
+#include "core/format/pages.h"
+#include "pariskv/pariskv_backend.h"
 
 namespace pkv::cpu_ref {
 
@@ -42,6 +43,14 @@ std::byte* row_at(const pkv_tensor& tensor, Index... index) {
          (static_cast<int64_t>(tensor.byte_offset) + elements * dtype_bytes(tensor.dtype));
 }
 
+// Address of the vector at a position of a KV head: of sequence (or entry) `i` of a view, or of
+// sequence `i` in pages.
+inline const std::byte* token_at(const pkv_tensor& tensor, const pkv_pages& pages, int64_t i,
+                                 int32_t head, int64_t position) {
+  if (pages.table == nullptr) return row_at(tensor, i, head, position);
+  return format::token_pages(pages, i, head).at(position);
+}
+
 // Element j of a row, exactly as fp32. dtype is f32, f16 or bf16.
 inline float load_element(pkv_dtype dtype, const std::byte* row, int64_t j) {
   if (dtype == PKV_DTYPE_F32) {
@@ -65,11 +74,16 @@ inline void store_element(pkv_dtype dtype, std::byte* row, int64_t j, float valu
   std::memcpy(row + 2 * j, &bits, sizeof bits);
 }
 
-// Elements 0 .. count of the row at the given leading indices; Real is float or double.
+// Elements 0 .. count of a row; Real is float or double.
+template <class Real>
+void load_elements(pkv_dtype dtype, const std::byte* row, Real* out, int32_t count) {
+  for (int32_t j = 0; j < count; ++j) out[j] = load_element(dtype, row, j);
+}
+
+// The same of the row at the given leading indices.
 template <class Real, class... Index>
 void load_row(const pkv_tensor& tensor, Real* out, int32_t count, Index... index) {
-  const std::byte* row = row_at(tensor, index...);
-  for (int32_t j = 0; j < count; ++j) out[j] = load_element(tensor.dtype, row, j);
+  load_elements(tensor.dtype, row_at(tensor, index...), out, count);
 }
 
 }  // namespace pkv::cpu_ref

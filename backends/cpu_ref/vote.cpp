@@ -158,14 +158,14 @@ void vote_row(const pkv_vote_args& a, const Temporaries& temporaries, int64_t i,
   }
 
   // 4.2: fp32(t) * f; 4.3: fp32(t); the vote of a bad key is NaN.
-  const pkv_records records = row_records(geometry, a.store, r);
+  const RecordRow records(geometry, a.store, a.batch.sequences[i], head);
   for (int64_t position = 0; position < n; ++position) {
-    if (is_bad(geometry, records, position)) {
+    if (is_bad(records, position)) {
       votes[position] = kNan;
       continue;
     }
-    const auto t = static_cast<float>(look_up(temporaries, records.signs + position * S, S));
-    votes[position] = is_graded ? t * format::bf16_to_float(records.vote_factors[position]) : t;
+    const auto t = static_cast<float>(look_up(temporaries, records.signs(position), S));
+    votes[position] = is_graded ? t * format::bf16_to_float(*records.vote_factor(position)) : t;
   }
 }
 

@@ -58,6 +58,11 @@ absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_te
   view.data_ = tensor->data;
   std::copy_n(tensor->shape, axes.size(), view.shape_.begin());
   PKV_RETURN_IF_ERROR(view.check_extents(name, axes));
+  if (access == Access::kElsewhere) {
+    if (view.data_ != nullptr) return refuse(name, "data is given, accepted: NULL with pages");
+    view.set_dense_strides();
+    return view;
+  }
   if (tensor->strides == nullptr || view.is_empty()) {  // numpy gives empty arrays strides of 0
     view.set_dense_strides();
   } else {

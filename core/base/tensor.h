@@ -29,8 +29,8 @@ constexpr Axis between(std::string_view name, int64_t min, int64_t max) { return
 
 // Inputs may repeat or reverse elements (strides of 0, negative strides). Of outputs, every axis
 // with more than one element has a positive stride that steps over all that lies within smaller
-// strides.
-enum class Access { kInput, kOutput };
+// strides. kElsewhere: shape and dtype of what lies in pages; data is NULL, strides are not read.
+enum class Access { kInput, kOutput, kElsewhere };
 
 class TensorView {
  public:

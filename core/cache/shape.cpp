@@ -93,9 +93,9 @@ absl::Status CacheShape::check_desc(const pkv_cache_desc& d) {
   PKV_RETURN_IF_ERROR(check_range("refits", d.refits, 0, 1));
   PKV_RETURN_IF_ERROR(check_range("deferred", d.deferred, 0, 1));
   PKV_RETURN_IF_ERROR(check_range("row_cache", d.row_cache, 0, int64_t{1} << 20));
-  if (d.soft_cap >= 0 && std::isfinite(d.soft_cap)) return absl::OkStatus();
+  if (d.soft_cap >= 0 && d.soft_cap <= 1e6F) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      str_cat("soft_cap=", d.soft_cap, ", accepted: 0 (none) or a positive finite number"));
+      str_cat("soft_cap=", d.soft_cap, ", accepted: 0 (none), or above 0 and at most 1e6"));
 }
 
 absl::Status CacheShape::set_policies(const pkv_cache_desc& given) {

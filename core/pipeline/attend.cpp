@@ -1,12 +1,16 @@
 // attend as a single stage. docs/algorithm.md, 8. Not here: the attention of a plan (step.cpp).
 #include <array>
 #include <cstddef>
+#include <limits>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/format/records.h"
 #include "core/pipeline/attend_checks.h"
+#include "core/pipeline/page_checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/pipeline/stages.h"
 
@@ -25,6 +29,7 @@ absl::Status check_stage_options(const pkv_attend_args& a) {
   PKV_RETURN_IF_ERROR(check_range("part_count", a.part_count, 0, PKV_MAX_PARTS));
   PKV_RETURN_IF_ERROR(check_range("k", a.k, 0, format::kMaxK));
   PKV_RETURN_IF_ERROR(check_range("candidates_stride", a.candidates_stride, 0, format::kMaxTokens));
+  PKV_RETURN_IF_ERROR(check_soft_cap(a.soft_cap));
   return check_scale(a.scale);
 }
 
@@ -66,20 +71,83 @@ absl::Status check_stage_tail(const Stream& stream, const pkv_attend_args& a,
   PKV_RETURN_IF_ERROR(check_pointer("good_counts", a.good_counts, a.batch.batch));
   if (!reads_samples(a)) return absl::OkStatus();
   PKV_RETURN_IF_ERROR(check_store(*stream.device(), *a.codec.geometry, a.store));
-  PKV_RETURN_IF_ERROR(check_lengths(batch.lengths, a.store.capacity));
-  PKV_ASSIGN_OR_RETURN(const int64_t rows, rows_of(batch.sequences, a.codec.geometry->kv_heads));
-  return check_store_rows(a.store, rows);
+  return check_store_spans(stream, *a.codec.geometry, a.store,
+                           {batch.sequences, {}, batch.lengths});
 }
 
-absl::Status check_stage_part(const Stream& stream, const pkv_attend_args& a, int32_t i,
-                              const KeysValues& rows) {
+absl::Status check_sinks(const Stream& stream, const pkv_attend_args& a) {
+  if (a.sink_logits == nullptr) return absl::OkStatus();
+  PKV_ASSIGN_OR_RETURN(const auto sinks, read_back(stream, a.sink_logits, a.query_heads));
+  for (std::size_t head = 0; head < sinks.size(); ++head) {
+    if (sinks[head] < std::numeric_limits<float>::infinity()) continue;
+    return absl::InvalidArgumentError(
+        str_cat("sink_logits[", head, "]=", sinks[head], ", accepted: finite, or -inf for none"));
+  }
+  return absl::OkStatus();
+}
+
+// The tokens of each entry.
+absl::StatusOr<std::vector<int64_t>> check_part_lengths(const Stream& stream,
+                                                        const pkv_attend_args& a, int32_t i,
+                                                        const KeysValues& rows) {
   const int64_t* lengths = a.parts[i].lengths;
-  if (lengths == nullptr) return absl::OkStatus();
-  PKV_ASSIGN_OR_RETURN(const auto numbers, read_back(stream, lengths, a.batch.batch));
+  if (lengths == nullptr) {
+    return std::vector<int64_t>(static_cast<std::size_t>(a.batch.batch), rows.tokens());
+  }
+  PKV_ASSIGN_OR_RETURN(auto numbers, read_back(stream, lengths, a.batch.batch));
   for (std::size_t entry = 0; entry < numbers.size(); ++entry) {
     PKV_RETURN_IF_ERROR(
         check_part_length(i, static_cast<int64_t>(entry), numbers[entry], rows.tokens()));
   }
+  return numbers;
+}
+
+// Where the tokens of a part in pages lie. Values that are a prefix of the keys lie with these.
+absl::Status check_part_pages(const Stream& stream, pkv_attend_args& a, int32_t i,
+                              const BatchNumbers& batch, std::span<const int64_t> lengths,
+                              const KeysValues& rows) {
+  pkv_part& part = a.parts[i];
+  if (!is_paged(part.key_pages)) {
+    PKV_RETURN_IF_ERROR(
+        check_absent(str_cat(part_name(i), ".starts"), part.starts, "unless the part is in pages"));
+    return absl::OkStatus();
+  }
+  std::vector<int64_t> starts(lengths.size());
+  std::vector<int64_t> ends(lengths.begin(), lengths.end());
+  if (part.starts != nullptr) {
+    PKV_ASSIGN_OR_RETURN(starts, read_back(stream, part.starts, a.batch.batch));
+    for (std::size_t entry = 0; entry < starts.size(); ++entry) {
+      PKV_RETURN_IF_ERROR(check_index(str_cat(part_name(i), ".starts[", entry, "]"), starts[entry],
+                                      0, format::kMaxTokens - lengths[entry]));
+      ends[entry] += starts[entry];
+    }
+  }
+  const Spans spans = {batch.sequences, starts, ends};
+  PKV_RETURN_IF_ERROR(
+      check_token_pages(stream, str_cat(part_name(i), ".keys"), part.key_pages, *rows.keys, spans));
+  if (!rows.values) {
+    part.value_pages = part.key_pages;
+    return absl::OkStatus();
+  }
+  return check_token_pages(stream, str_cat(part_name(i), ".values"), part.value_pages, *rows.values,
+                           spans);
+}
+
+absl::Status check_stage_part(const Stream& stream, pkv_attend_args& a, int32_t i,
+                              const BatchNumbers& batch, KeysValues& rows) {
+  pkv_part& part = a.parts[i];
+  if (is_present(part.values) && is_paged(part.key_pages) != is_paged(part.value_pages)) {
+    return absl::InvalidArgumentError(
+        str_cat(part_name(i), ": one of keys and values is in pages, accepted: both or none"));
+  }
+  PKV_RETURN_IF_ERROR(
+      check_keys_values(*stream.device(), part_name(i), part.keys, part.values,
+                        exactly("b", a.batch.batch), *a.codec.geometry, at_least("t", 0), rows,
+                        is_paged(part.key_pages) ? Access::kElsewhere : Access::kInput));
+  PKV_ASSIGN_OR_RETURN(const auto lengths, check_part_lengths(stream, a, i, rows));
+  PKV_RETURN_IF_ERROR(check_part_pages(stream, a, i, batch, lengths, rows));
+  part.keys = rows.keys->tensor();
+  part.values = rows.values_tensor(a.codec.geometry->value_dim);
   return absl::OkStatus();
 }
 
@@ -102,14 +170,9 @@ absl::Status stage_attend_sync(const Stream& stream, pkv_attend_args args) {
   args.output = tensors.output.tensor();
   std::array<KeysValues, PKV_MAX_PARTS> parts;
   for (int32_t i = 0; i < args.part_count; ++i) {
-    pkv_part& part = args.parts[i];
     KeysValues& rows = parts[static_cast<std::size_t>(i)];
-    PKV_RETURN_IF_ERROR(check_keys_values(device, part_name(i), part.keys, part.values,
-                                          exactly("b", b), g, at_least("t", 0), rows));
-    PKV_RETURN_IF_ERROR(check_stage_part(stream, args, i, rows));
+    PKV_RETURN_IF_ERROR(check_stage_part(stream, args, i, batch, rows));
     PKV_RETURN_IF_ERROR(check_output_apart(tensors.output, part_name(i), rows));
-    part.keys = rows.keys->tensor();
-    part.values = rows.values_tensor(g.value_dim);
   }
   PKV_RETURN_IF_ERROR(check_attend_hits(args));
   KeysValues fetched;
@@ -126,6 +189,8 @@ absl::Status stage_attend_sync(const Stream& stream, pkv_attend_args args) {
     args.row_values.ndim = 0;
   }
   PKV_RETURN_IF_ERROR(check_stage_tail(stream, args, batch));
+  PKV_RETURN_IF_ERROR(check_codec_sets(stream, args.codec, b));
+  PKV_RETURN_IF_ERROR(check_sinks(stream, args));
   if (b == 0) return absl::OkStatus();
   return run_stage_sync(stream, "attend", device.backend().attend, args);
 }

@@ -10,17 +10,17 @@ namespace pkv {
 absl::Status check_keys_values(const Device& device, const std::string& name,
                                const pkv_tensor& keys, const pkv_tensor& values,
                                const Axis& entries, const pkv_geometry& g, const Axis& tokens,
-                               KeysValues& out) {
+                               KeysValues& out, Access access) {
   PKV_ASSIGN_OR_RETURN(
       out.keys, check_tensor(device, str_cat(name, ".keys"), keys,
                              {entries, exactly("h", g.kv_heads), tokens, exactly("d", g.head_dim)},
-                             kFloatTypes));
+                             kFloatTypes, access));
   if (!is_present(values) && g.v_source == PKV_V_SOURCE_K_PREFIX) return absl::OkStatus();
   PKV_ASSIGN_OR_RETURN(out.values,
                        check_tensor(device, str_cat(name, ".values"), values,
                                     {entries, exactly("h", g.kv_heads), exactly("t", out.tokens()),
                                      exactly("dv", g.value_dim)},
-                                    kFloatTypes));
+                                    kFloatTypes, access));
   return absl::OkStatus();
 }
 

@@ -28,7 +28,7 @@ struct KeysValues {
 absl::Status check_keys_values(const Device& device, const std::string& name,
                                const pkv_tensor& keys, const pkv_tensor& values,
                                const Axis& entries, const pkv_geometry& g, const Axis& tokens,
-                               KeysValues& out);
+                               KeysValues& out, Access access = Access::kInput);
 
 // Query and output, which do not overlap.
 struct QueryOutput {

@@ -1,12 +1,14 @@
 #include "core/pipeline/checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 
 #include "core/base/checked.h"
 #include "core/base/text.h"
 #include "core/codec/geometry.h"
+#include "core/format/pages.h"
 #include "core/format/records.h"
 #include "core/format/rotation.h"
 
@@ -29,6 +31,20 @@ std::span<const pkv_device_type> readable_types(const pkv_backend_device_info& i
 }
 
 constexpr uintptr_t kStoreAlignment = 256;
+
+absl::Status check_paged(const pkv_geometry& geometry, const pkv_store& store) {
+  PKV_RETURN_IF_ERROR(check_absent("store.base", store.base, "with store.pages"));
+  PKV_RETURN_IF_ERROR(check_range("store.pages_stride", store.pages_stride, 0, INT64_MAX));
+  PKV_RETURN_IF_ERROR(
+      check_range("store.capacity", store.capacity, format::kMinPageCapacity, format::kMaxTokens));
+  const int64_t stride = std::max(geometry.sketch_stride, 1);
+  if (std::has_single_bit(static_cast<uint64_t>(store.capacity)) && store.capacity % stride == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      str_cat("store.capacity=", store.capacity,
+              ", accepted with pages: a power of two, and a multiple of sketch_stride=", stride));
+}
 
 }  // namespace
 
@@ -57,7 +73,7 @@ absl::StatusOr<TensorView> check_tensor(const Device& device, std::string_view n
                                         const pkv_tensor& tensor, std::initializer_list<Axis> axes,
                                         std::span<const pkv_dtype> dtypes, Access access) {
   PKV_ASSIGN_OR_RETURN(TensorView view, TensorView::check(name, &tensor, axes, dtypes, access));
-  if (!view.is_empty()) {
+  if (!view.is_empty() && access != Access::kElsewhere) {
     const pkv_backend_device_info& info = device.info();
     PKV_RETURN_IF_ERROR(check_device(name, tensor, readable_types(info), info.device_id));
   }
@@ -76,6 +92,12 @@ absl::Status check_scale(float scale) {
   if (scale > 0.0F && scale <= 1e6F) return absl::OkStatus();
   return absl::InvalidArgumentError(
       str_cat("scale=", scale, ", accepted: above 0, at most 1000000"));
+}
+
+absl::Status check_soft_cap(float soft_cap) {
+  if (soft_cap >= 0.0F && soft_cap <= 1e6F) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat("soft_cap=", soft_cap, ", accepted: 0 (none) up to 1000000"));
 }
 
 absl::Status check_codec(const pkv_codec_params& codec) {
@@ -105,11 +127,15 @@ absl::Status check_codec(const pkv_codec_params& codec) {
 
 absl::Status check_store(const Device& device, const pkv_geometry& geometry,
                          const pkv_store& store) {
-  PKV_RETURN_IF_ERROR(check_pointer("store.base", store.base, 1));
-  if (reinterpret_cast<uintptr_t>(store.base) % kStoreAlignment != 0) {
-    return absl::InvalidArgumentError("store.base is not aligned, accepted: multiples of 256");
+  if (store.pages != nullptr) {
+    PKV_RETURN_IF_ERROR(check_paged(geometry, store));
+  } else {
+    PKV_RETURN_IF_ERROR(check_pointer("store.base", store.base, 1));
+    if (reinterpret_cast<uintptr_t>(store.base) % kStoreAlignment != 0) {
+      return absl::InvalidArgumentError("store.base is not aligned, accepted: multiples of 256");
+    }
+    PKV_RETURN_IF_ERROR(check_range("store.capacity", store.capacity, 0, format::kMaxTokens));
   }
-  PKV_RETURN_IF_ERROR(check_range("store.capacity", store.capacity, 0, format::kMaxTokens));
   int64_t row_bytes = 0;
   PKV_RETURN_IF_ERROR(device.call("store_row_bytes", device.backend().store_row_bytes, &geometry,
                                   store.capacity, &row_bytes));

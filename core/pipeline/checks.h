@@ -43,6 +43,7 @@ inline bool is_present(const pkv_tensor& tensor) { return tensor.ndim != 0; }
 // hq is h times 1..128.
 absl::Status check_query_heads(int32_t query_heads, int32_t kv_heads);
 absl::Status check_scale(float scale);
+absl::Status check_soft_cap(float soft_cap);
 
 // The pointers that the geometry needs, none that it lacks.
 absl::Status check_codec(const pkv_codec_params& codec);

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "core/base/text.h"
+#include "core/format/records.h"
 #include "core/pipeline/checks.h"
+#include "core/pipeline/page_checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/pipeline/stages.h"
 
@@ -29,13 +31,18 @@ absl::Status check_entries(const Stream& stream, const pkv_encode_args& a, int64
   PKV_ASSIGN_OR_RETURN(const auto counts, read_back(stream, a.counts, a.batch));
   PKV_RETURN_IF_ERROR(check_sequences(sequences));
   PKV_RETURN_IF_ERROR(check_different(sequences));
+  const int64_t capacity = a.store.pages != nullptr ? format::kMaxTokens : a.store.capacity;
+  std::vector<int64_t> ends(counts.size());
   for (std::size_t i = 0; i < counts.size(); ++i) {
     PKV_RETURN_IF_ERROR(check_index(str_cat("counts[", i, "]"), counts[i], 0, tokens));
-    const int64_t last = a.store.capacity - counts[i];
-    PKV_RETURN_IF_ERROR(check_index(str_cat("starts[", i, "]"), starts[i], 0, last));
+    PKV_RETURN_IF_ERROR(
+        check_index(str_cat("starts[", i, "]"), starts[i], 0, capacity - counts[i]));
+    ends[i] = starts[i] + counts[i];
   }
-  PKV_ASSIGN_OR_RETURN(const int64_t rows, rows_of(sequences, a.codec.geometry->kv_heads));
-  return check_store_rows(a.store, rows);
+  const Spans spans = {sequences, starts, ends};
+  PKV_RETURN_IF_ERROR(check_store_spans(stream, *a.codec.geometry, a.store, spans));
+  PKV_RETURN_IF_ERROR(check_pages_apart(stream, a.store, spans));
+  return check_codec_sets(stream, a.codec, a.batch);
 }
 
 absl::Status check_outputs(const pkv_encode_args& a) {

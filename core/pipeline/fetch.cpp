@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/checked.h"
 #include "core/base/dtype.h"
@@ -11,6 +12,7 @@
 #include "core/base/text.h"
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
+#include "core/pipeline/page_checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/pipeline/stages.h"
 #include "core/pipeline/step.h"
@@ -34,7 +36,8 @@ struct CopyShape {
 // None if both are absent. `width` 0: as wide as the source.
 absl::StatusOr<std::optional<Copy>> check_copy(const Device& device, std::string_view name,
                                                const pkv_tensor& source, const pkv_tensor& target,
-                                               const CopyShape& shape, int64_t width) {
+                                               const CopyShape& shape, int64_t width,
+                                               Access access = Access::kInput) {
   if (is_present(source) != is_present(target)) {
     return absl::InvalidArgumentError(str_cat(name, ": ndim=", source.ndim, " of the source and ",
                                               target.ndim, " of the rows, accepted: both or none"));
@@ -47,7 +50,7 @@ absl::StatusOr<std::optional<Copy>> check_copy(const Device& device, std::string
                        check_tensor(device, source_name, source,
                                     {at_least("sequences", shape.sequences),
                                      exactly("h", shape.kv_heads), at_least("n", 0), last},
-                                    kAnyTypes));
+                                    kAnyTypes, access));
   const pkv_dtype dtype[] = {from.dtype()};
   PKV_ASSIGN_OR_RETURN(TensorView to,
                        check_tensor(device, target_name, target,
@@ -85,6 +88,22 @@ absl::Status check_positions(std::span<const int32_t> positions, int64_t entry, 
                                          limit > 0 ? str_cat(limit - 1) : ""));
   }
   return absl::OkStatus();
+}
+
+Access access_of(const pkv_pages& pages) {
+  return is_paged(pages) ? Access::kElsewhere : Access::kInput;
+}
+
+// A page for every key that a position may name.
+absl::Status check_source_pages(const Stream& stream, std::string_view name, const pkv_pages& pages,
+                                const std::optional<Copy>& copy, const BatchNumbers& batch) {
+  if (!is_paged(pages) || !copy) return absl::OkStatus();
+  std::vector<int64_t> ends;
+  for (const int64_t length : batch.lengths) {
+    ends.push_back(std::min(length, copy->source.extent(2)));
+  }
+  return check_token_pages(stream, str_cat("source ", name), pages, copy->source,
+                           {batch.sequences, {}, ends});
 }
 
 void set_tensors(pkv_fetch_args& args, const std::optional<Copy>& keys,
@@ -131,10 +150,11 @@ absl::Status stage_fetch_sync(const Stream& stream, pkv_fetch_args args) {
                        check_batch(stream, args.batch, args.kv_heads, Sequences::kRead));
   const CopyShape shape = {args.batch.batch, args.kv_heads, args.k,
                            sequences_up_to_last(batch.sequences)};
-  PKV_ASSIGN_OR_RETURN(const auto keys,
-                       check_copy(device, "keys", args.source_keys, args.keys, shape, 0));
+  PKV_ASSIGN_OR_RETURN(const auto keys, check_copy(device, "keys", args.source_keys, args.keys,
+                                                   shape, 0, access_of(args.key_pages)));
   PKV_ASSIGN_OR_RETURN(const auto values,
-                       check_copy(device, "values", args.source_values, args.values, shape, 0));
+                       check_copy(device, "values", args.source_values, args.values, shape, 0,
+                                  access_of(args.value_pages)));
   PKV_RETURN_IF_ERROR(check_targets_apart(keys, values));
   PKV_ASSIGN_OR_RETURN(
       const int64_t slots,
@@ -148,6 +168,8 @@ absl::Status stage_fetch_sync(const Stream& stream, pkv_fetch_args args) {
     const auto entry = std::span(positions).subspan(i * entry_slots, entry_slots);
     PKV_RETURN_IF_ERROR(check_positions(entry, static_cast<int64_t>(i), args.k, limit));
   }
+  PKV_RETURN_IF_ERROR(check_source_pages(stream, "keys", args.key_pages, keys, batch));
+  PKV_RETURN_IF_ERROR(check_source_pages(stream, "values", args.value_pages, values, batch));
   if (slots == 0 || (!keys && !values)) return absl::OkStatus();
   set_tensors(args, keys, values);
   return run_stage_sync(stream, "fetch", device.backend().fetch, args);

@@ -5,6 +5,7 @@
 #include "core/base/text.h"
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
+#include "core/pipeline/page_checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/pipeline/stages.h"
 
@@ -16,6 +17,7 @@ absl::Status check_options(const pkv_rerank_args& a) {
   PKV_RETURN_IF_ERROR(check_range("k", a.k, 0, format::kMaxK));
   PKV_RETURN_IF_ERROR(check_range("weigh_norms", a.weigh_norms, 0, a.codec.geometry->value_norm));
   PKV_RETURN_IF_ERROR(check_scale(a.scale));
+  PKV_RETURN_IF_ERROR(check_soft_cap(a.soft_cap));
   if (!(a.share >= 0 && a.share <= 1)) {
     return absl::InvalidArgumentError(str_cat("share=", a.share, ", accepted: 0 (off) up to 1"));
   }
@@ -99,9 +101,9 @@ absl::Status stage_rerank_sync(const Stream& stream, pkv_rerank_args args) {
   args.queries = queries.tensor();
   if (args.batch.batch == 0) return absl::OkStatus();
   PKV_RETURN_IF_ERROR(check_store(device, g, args.store));
-  PKV_RETURN_IF_ERROR(check_lengths(batch.lengths, args.store.capacity));
-  PKV_ASSIGN_OR_RETURN(const int64_t rows, rows_of(batch.sequences, g.kv_heads));
-  PKV_RETURN_IF_ERROR(check_store_rows(args.store, rows));
+  PKV_RETURN_IF_ERROR(
+      check_store_spans(stream, g, args.store, {batch.sequences, {}, batch.lengths}));
+  PKV_RETURN_IF_ERROR(check_codec_sets(stream, args.codec, args.batch.batch));
   return run_stage_sync(stream, "rerank", device.backend().rerank, args);
 }
 

@@ -2,6 +2,7 @@
 #include "core/base/checked.h"
 #include "core/base/text.h"
 #include "core/pipeline/checks.h"
+#include "core/pipeline/page_checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/pipeline/stages.h"
 
@@ -51,9 +52,9 @@ absl::Status stage_vote_sync(const Stream& stream, pkv_vote_args args) {
   args.queries = queries.tensor();
   if (args.batch.batch == 0) return absl::OkStatus();
   PKV_RETURN_IF_ERROR(check_store(device, g, args.store));
-  PKV_RETURN_IF_ERROR(check_lengths(batch.lengths, args.store.capacity));
-  PKV_ASSIGN_OR_RETURN(const int64_t rows, rows_of(batch.sequences, g.kv_heads));
-  PKV_RETURN_IF_ERROR(check_store_rows(args.store, rows));
+  PKV_RETURN_IF_ERROR(
+      check_store_spans(stream, g, args.store, {batch.sequences, {}, batch.lengths}));
+  PKV_RETURN_IF_ERROR(check_codec_sets(stream, args.codec, args.batch.batch));
   return run_stage_sync(stream, "vote", device.backend().vote, args);
 }
 

@@ -88,12 +88,30 @@ class CodecParams(Struct):
             "value_center",
             "value_signs_1",
             "value_signs_2",
+            "set_of",
         )
     ]
 
 
 class Store(Struct):
-    _fields_ = [("base", P), ("row_bytes", I64), ("capacity", I64)]
+    _fields_ = [
+        ("base", P),
+        ("row_bytes", I64),
+        ("capacity", I64),
+        ("pages", P),
+        ("pages_stride", I64),
+    ]
+
+
+class Pages(Struct):
+    _fields_ = [
+        ("table", P),
+        ("table_stride", I64),
+        ("page_tokens", I64),
+        ("head_bytes", I64),
+        ("token_bytes", I64),
+        ("offset", I64),
+    ]
 
 
 class Batch(Struct):
@@ -189,6 +207,8 @@ class RerankArgs(Struct):
         ("weigh_norms", I32),
         ("scale", F32),
         ("share", F64),
+        ("soft_cap", F32),
+        ("reserved", I32),
         ("codec", CodecParams),
         ("batch", Batch),
         ("queries", Tensor),
@@ -212,6 +232,8 @@ class FetchArgs(Struct):
         ("batch", Batch),
         ("source_keys", Tensor),
         ("source_values", Tensor),
+        ("key_pages", Pages),
+        ("value_pages", Pages),
         ("positions", P),
         ("k", I32),
         ("reserved", I32),
@@ -221,7 +243,14 @@ class FetchArgs(Struct):
 
 
 class Part(Struct):
-    _fields_ = [("keys", Tensor), ("values", Tensor), ("lengths", P)]
+    _fields_ = [
+        ("keys", Tensor),
+        ("values", Tensor),
+        ("lengths", P),
+        ("starts", P),
+        ("key_pages", Pages),
+        ("value_pages", Pages),
+    ]
 
 
 class AttendArgs(Struct):
@@ -233,7 +262,8 @@ class AttendArgs(Struct):
         ("scale", F32),
         ("k", I32),
         ("tail_samples", I32),
-        ("reserved", I32),
+        ("soft_cap", F32),
+        ("sink_logits", P),
         ("codec", CodecParams),
         ("batch", Batch),
         ("queries", Tensor),

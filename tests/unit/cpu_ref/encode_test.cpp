@@ -370,9 +370,9 @@ TEST_CASE(
     }
     CHECK(some.value_sums == every.value_sums);
     // Sketches outside 5 .. 37 were not written.
-    const auto row = cpu_ref::row_records(some.geometry, some.store, 0);
+    const cpu_ref::RecordRow row(some.geometry, some.store, 0, 0);
     for (int64_t t = 0; t < 40; t += stride) {
-      CHECK((row.value_factors[t / stride] == 0xA5A5) == (t < 5 || t >= 38));
+      CHECK((*row.value_factor(t) == 0xA5A5) == (t < 5 || t >= 38));
     }
   }
 }

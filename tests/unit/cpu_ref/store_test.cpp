@@ -43,34 +43,35 @@ TEST_CASE("store: rows are a multiple of 256 bytes that holds every plane") {
 TEST_CASE("store: planes start at multiples of 64, apart, and missing ones are NULL") {
   const pkv_geometry geometry = full_geometry();
   Oracle oracle(geometry, 7, 2);
-  const auto row = cpu_ref::row_records(geometry, oracle.store, 1);
+  const cpu_ref::RecordRow row(geometry, oracle.store, 1, 0);
   const auto* base = static_cast<const uint8_t*>(oracle.store.base) + oracle.store.row_bytes;
-  CHECK(row.signs == base);
-  CHECK(reinterpret_cast<const uint8_t*>(row.vote_factors) == base + 64);    // 7 * 3 bytes
-  CHECK(row.codes == base + 128);                                            // 7 * 2
-  CHECK(reinterpret_cast<const uint8_t*>(row.factors) == base + 192);        // 7 * 9
-  CHECK(row.value_signs == base + 256);                                      // 7 * 6
-  CHECK(row.value_codes == base + 320);                                      // 7 * 5
-  CHECK(reinterpret_cast<const uint8_t*>(row.value_factors) == base + 448);  // 7 * 15
-  CHECK(reinterpret_cast<const uint8_t*>(row.value_norms) == base + 512);    // 7 * 2
+  CHECK(row.signs(0) == base);
+  CHECK(reinterpret_cast<const uint8_t*>(row.vote_factor(0)) == base + 64);    // 7 * 3 bytes
+  CHECK(row.codes(0) == base + 128);                                           // 7 * 2
+  CHECK(reinterpret_cast<const uint8_t*>(row.factors(0)) == base + 192);       // 7 * 9
+  CHECK(row.value_signs(0) == base + 256);                                     // 7 * 6
+  CHECK(row.value_codes(0) == base + 320);                                     // 7 * 5
+  CHECK(reinterpret_cast<const uint8_t*>(row.value_factor(0)) == base + 448);  // 7 * 15
+  CHECK(reinterpret_cast<const uint8_t*>(row.value_norm(0)) == base + 512);    // 7 * 2
   CHECK(oracle.store.row_bytes == 768);
-  const auto plain =
-      cpu_ref::row_records(geometry_of(8, 0, PKV_CODEC_SCALAR4, PKV_VOTE_TIER), oracle.store, 0);
-  CHECK(plain.vote_factors == nullptr);
-  CHECK(plain.value_signs == nullptr);
-  CHECK(plain.value_codes == nullptr);
-  CHECK(plain.value_factors == nullptr);
-  CHECK(plain.value_norms == nullptr);
+  const cpu_ref::RecordRow plain(geometry_of(8, 0, PKV_CODEC_SCALAR4, PKV_VOTE_TIER), oracle.store,
+                                 0, 0);
+  CHECK(plain.vote_factor(0) == nullptr);
+  CHECK(plain.value_signs(0) == nullptr);
+  CHECK(plain.value_codes(0) == nullptr);
+  CHECK(plain.value_factor(0) == nullptr);
+  CHECK(plain.value_norm(0) == nullptr);
 }
 
 TEST_CASE("store: with a stride, value planes have an entry per sketch") {
   Oracle oracle(full_geometry(4), 17, 1);
-  const auto row = cpu_ref::row_records(oracle.geometry, oracle.store, 0);
+  const cpu_ref::RecordRow row(oracle.geometry, oracle.store, 0, 0);
   const auto* base = static_cast<const uint8_t*>(oracle.store.base);
-  CHECK(row.value_signs - base == 64 + 64 + 192 + 128);  // 17 * 3, 2, 9, 6
-  CHECK(row.value_codes - row.value_signs == 64);        // 5 * 5
-  CHECK(reinterpret_cast<const uint8_t*>(row.value_factors) - row.value_codes == 128);  // 5 * 15
-  CHECK(row.value_norms - row.value_factors == 64 / 2);                                 // 5 * 2
+  CHECK(row.value_signs(0) - base == 64 + 64 + 192 + 128);  // 17 * 3, 2, 9, 6
+  CHECK(row.value_codes(0) - row.value_signs(0) == 64);     // 5 * 5
+  CHECK(reinterpret_cast<const uint8_t*>(row.value_factor(0)) - row.value_codes(0) == 128);  // 75
+  CHECK(row.value_norm(0) - row.value_factor(0) == 64 / 2);  // 5 * 2
+  CHECK(row.value_codes(8) - row.value_codes(0) == 2 * 15);
   CHECK(oracle.store.row_bytes == 768);
 }
 

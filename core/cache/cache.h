@@ -1,0 +1,130 @@
+// The KV cache: layers that share pages, slots of sequences, one call at a time.
+// pariskv_cache.h says what each call does. Not here: what happens within a layer (layer.h, step.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/cache/layer.h"
+#include "core/cache/shape.h"
+#include "core/cache/step.h"
+#include "core/runtime/stream.h"
+#include "pariskv/pariskv.h"
+
+namespace pkv {
+
+class Cache {
+ public:
+  static absl::StatusOr<std::unique_ptr<Cache>> create(std::shared_ptr<const Device> device,
+                                                       const Config& config,
+                                                       const pkv_cache_desc& desc);
+  ~Cache();
+
+  absl::Status reserve(const Stream& stream, int64_t tokens, int64_t total_tokens,
+                       int64_t step_tokens);
+  // cache.cpp
+  absl::StatusOr<int32_t> add();
+  absl::Status remove(const Stream& stream, int32_t sequence);
+  absl::Status reset(const Stream& stream, int32_t sequence);
+  absl::Status truncate(const Stream& stream, int32_t sequence, int64_t tokens);
+  absl::StatusOr<int32_t> fork(const Stream& stream, int32_t source, int64_t tokens);
+  absl::StatusOr<int64_t> length(int32_t layer, int32_t sequence) const;
+  absl::StatusOr<pkv_cache_regions> regions(int32_t layer, int32_t sequence) const;
+  absl::Status refit(const Stream& stream, int32_t layer, int32_t sequence,
+                     const pkv_tensor* queries);
+  absl::Status import_codec(int32_t layer, const Codec& codec);
+  absl::StatusOr<std::shared_ptr<const Codec>> codec(int32_t layer, int32_t sequence) const;
+
+  // cache_tokens.cpp
+  absl::Status append(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
+                      const pkv_tensor& keys, const pkv_tensor* values, const pkv_tensor* queries);
+  absl::Status flush(const Stream& stream);
+  absl::StatusOr<int64_t> candidates(int64_t tokens) const;
+  absl::Status retrieve(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
+                        const pkv_tensor& query, pkv_cache_hits& hits);
+  absl::Status fetch(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
+                     const pkv_cache_hits& hits, const pkv_rows& rows);
+  // `hits` may be NULL.
+  absl::Status attend(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
+                      const pkv_cache_attention& attention, pkv_cache_hits* hits);
+  absl::Status decode_step(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
+                           const pkv_tensor& keys, const pkv_tensor* values,
+                           const pkv_cache_attention& attention, pkv_cache_hits* hits);
+
+  // cache_look.cpp
+  absl::Status export_sync(const Stream& stream, int32_t layer, int32_t sequence, int32_t kv_head,
+                           int64_t begin, int64_t count, const pkv_records& out);
+  absl::Status rows_sync(const Stream& stream, int32_t layer, int32_t sequence, int64_t begin,
+                         int64_t count, const pkv_rows& out);
+  absl::Status sums_sync(const Stream& stream, int32_t layer, int32_t sequence, double* value_sums,
+                         int64_t* good_counts, int32_t* occupancy);
+  absl::StatusOr<pkv_cache_stats> stats_sync(const Stream& stream);
+  absl::StatusOr<pkv_cache_usage> usage() const;
+  std::string describe() const;
+
+ private:
+  struct Slot {
+    bool is_used = false;
+  };
+  // A batch that has been checked.
+  struct Batch {
+    std::vector<int32_t> sequences;
+    std::vector<int64_t> counts;
+    int64_t tokens = 0;
+  };
+  struct Tensors {
+    std::optional<TensorView> keys, values, queries, query, output;
+  };
+
+  explicit Cache(CacheShape shape) : shape_(std::move(shape)) {}
+
+  // Every call that enqueues: the call before it has passed, so what it read may be written.
+  absl::Status begin(const Stream& stream);
+  absl::Status end(const Stream& stream, const absl::Status& status);
+  absl::Status check_layer(int32_t layer) const;
+  absl::Status check_sequence(int64_t sequence) const;
+  absl::Status check_slot(int64_t sequence) const;
+  Layer& layer(int32_t number) { return *layers_[static_cast<std::size_t>(number)]; }
+  const Layer& layer(int32_t number) const { return *layers_[static_cast<std::size_t>(number)]; }
+  absl::StatusOr<int32_t> free_slot() const;
+  absl::Status clear(const Stream& stream, int32_t sequence);
+
+  // cache_tokens.cpp
+  absl::Status check_batch(const pkv_cache_batch& batch);
+  absl::Status check_input(int32_t layer, const pkv_tensor& keys, const pkv_tensor* values,
+                           const pkv_tensor* queries);
+  absl::Status check_finite(int32_t layer) const;
+  absl::Status prepare_queries();
+  absl::Status check_query(const pkv_tensor& query, const pkv_tensor* output);
+  absl::Status check_attention(int32_t layer, const pkv_cache_attention& attention,
+                               const pkv_cache_hits* hits, bool appends);
+  StepCall step_call(const pkv_cache_attention& attention, const pkv_cache_hits* hits) const;
+  absl::Status append_checked(const Stream& stream, int32_t layer);
+  absl::Status attend_checked(const Stream& stream, int32_t layer,
+                              const pkv_cache_attention& attention, pkv_cache_hits* hits);
+  absl::Status reserve_for(int32_t layer, const StepCall& call, bool appends);
+
+  CacheShape shape_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<CachePools> pools_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<Slot> slots_;
+  Buffer sink_logits_;
+  StepScratch scratch_;
+  std::optional<Event> last_;
+  bool has_last_ = false;
+  // Of the call in progress; kept so that a step does not allocate.
+  Batch batch_;
+  Tensors tensors_;
+  int64_t appended_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace pkv

@@ -1,0 +1,379 @@
+// Tokens and steps of a cache: what each call may be given, then layer and step.
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/cache/cache.h"
+#include "core/cache/finite.h"
+#include "core/format/candidates.h"
+#include "core/pipeline/checks.h"
+
+namespace pkv {
+namespace {
+
+constexpr int64_t kMaxStepTokens = 65535;
+
+}  // namespace
+
+absl::Status Cache::check_batch(const pkv_cache_batch& batch) {
+  PKV_RETURN_IF_ERROR(check_range("batch", batch.batch, 0, shape_.desc.sequences));
+  PKV_RETURN_IF_ERROR(check_pointer("sequences", batch.sequences, batch.batch));
+  batch_.sequences.clear();
+  batch_.counts.clear();
+  batch_.tokens = 0;
+  for (int32_t i = 0; i < batch.batch; ++i) {
+    const int32_t sequence = batch.sequences[i];
+    PKV_RETURN_IF_ERROR(check_slot(sequence));
+    if (std::find(batch_.sequences.begin(), batch_.sequences.end(), sequence) !=
+        batch_.sequences.end()) {
+      return absl::InvalidArgumentError(
+          str_cat("sequences[", i, "]=", sequence, " occurs twice, accepted: all different"));
+    }
+    const int64_t count = batch.counts == nullptr ? 1 : batch.counts[i];
+    PKV_RETURN_IF_ERROR(check_range(str_cat("counts[", i, "]"), count, 0, shape_.desc.capacity));
+    batch_.sequences.push_back(sequence);
+    batch_.counts.push_back(count);
+    batch_.tokens += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cache::check_input(int32_t number, const pkv_tensor& keys, const pkv_tensor* values,
+                                const pkv_tensor* queries) {
+  const pkv_geometry& g = shape_.geometry;
+  const int64_t n = batch_.tokens;
+  if (layer(number).has_pool()) {
+    return absl::FailedPreconditionError(str_cat(
+        "layer ", number, " has its rows in the caller's pages, accepted: pkv_cache_append_pages"));
+  }
+  const pkv_dtype dtype[] = {shape_.desc.dtype};
+  PKV_ASSIGN_OR_RETURN(
+      tensors_.keys,
+      check_tensor(*shape_.device, "keys", keys,
+                   {exactly("n", n), exactly("h", g.kv_heads), exactly("d", g.head_dim)}, dtype));
+  tensors_.values.reset();
+  if (shape_.value_elements > 0) {
+    if (values == nullptr) {
+      return absl::InvalidArgumentError("values=NULL, accepted: [n, h, dv] with v_source=own");
+    }
+    PKV_ASSIGN_OR_RETURN(tensors_.values, check_tensor(*shape_.device, "values", *values,
+                                                       {exactly("n", n), exactly("h", g.kv_heads),
+                                                        exactly("dv", g.value_dim)},
+                                                       dtype));
+  } else if (values != nullptr) {
+    return absl::InvalidArgumentError("values are given, accepted: NULL unless v_source=own");
+  }
+  tensors_.queries.reset();
+  if (queries != nullptr) {
+    PKV_ASSIGN_OR_RETURN(tensors_.queries,
+                         check_tensor(*shape_.device, "queries", *queries,
+                                      {exactly("n", n), exactly("hq", shape_.desc.query_heads),
+                                       exactly("d", g.head_dim)},
+                                      kFloatTypes));
+  }
+  for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
+    const int64_t held = layer(number).state(batch_.sequences[i]).tokens;
+    const int64_t room = shape_.desc.capacity - held;
+    if (batch_.counts[i] <= room) continue;
+    return absl::ResourceExhaustedError(str_cat(
+        "layer ", number, ", sequence ", batch_.sequences[i], ": needs ", batch_.counts[i],
+        " tokens, has room for ", room, " (capacity ", shape_.desc.capacity, ", held ", held, ")"));
+  }
+  return check_finite(number);
+}
+
+// Only host memory can be looked at without waiting for a device.
+absl::Status Cache::check_finite(int32_t number) const {
+  const bool looks =
+      shape_.device->info().device_type == PKV_DEVICE_CPU && !shape_.codec_options.isolate;
+  if (!looks) return absl::OkStatus();
+  const auto check = [&](std::string_view what,
+                         const std::optional<TensorView>& rows) -> absl::Status {
+    const std::optional<BadRow> bad = rows ? first_bad_row(*rows) : std::nullopt;
+    if (!bad) return absl::OkStatus();
+    int64_t token = bad->token;
+    std::size_t i = 0;
+    while (token >= batch_.counts[i]) token -= batch_.counts[i++];
+    const int32_t sequence = batch_.sequences[i];
+    return absl::InvalidArgumentError(
+        str_cat(what, " of sequence ", sequence, ", position ",
+                layer(number).state(sequence).tokens + token, ", KV head ", bad->head,
+                " is not finite, accepted: keys and values whose squares have a finite sum (or "
+                "nonfinite=isolate)"));
+  };
+  PKV_RETURN_IF_ERROR(check("key", tensors_.keys));
+  return check("value", tensors_.values);
+}
+
+// The first queries decide about their dtype.
+absl::Status Cache::prepare_queries() {
+  if (!tensors_.queries) return absl::OkStatus();
+  const TensorView& queries = *tensors_.queries;
+  CachePools& pools = *pools_;
+  if (pools.query_type != 0 && pools.query_type != queries.dtype()) {
+    return absl::InvalidArgumentError(str_cat("queries: dtype ", dtype_name(queries.dtype()),
+                                              ", accepted: ", dtype_name(pools.query_type),
+                                              ", that of the first queries of this cache"));
+  }
+  if (pools.queries != nullptr) return absl::OkStatus();
+  const int64_t bytes =
+      int64_t{shape_.desc.query_heads} * shape_.geometry.head_dim * queries.element_bytes();
+  pools.queries = std::make_unique<PagePool>(
+      shape_.device, PKV_MEMORY_HOST, QueryLog::kBlock * bytes, "kept queries", &pools.budget);
+  pools.query_type = queries.dtype();
+  pools.query_bytes = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Cache::append_checked(const Stream& stream, int32_t number) {
+  PKV_RETURN_IF_ERROR(prepare_queries());
+  Layer::Input input{};
+  input.sequences = batch_.sequences;
+  input.counts = batch_.counts;
+  input.keys = tensors_.keys ? &*tensors_.keys : nullptr;
+  input.values = tensors_.values ? &*tensors_.values : nullptr;
+  input.queries = tensors_.queries ? &*tensors_.queries : nullptr;
+  PKV_RETURN_IF_ERROR(layer(number).append(stream, input));
+  appended_ += batch_.tokens;
+  return absl::OkStatus();
+}
+
+absl::Status Cache::append(const Stream& stream, int32_t number, const pkv_cache_batch& batch,
+                           const pkv_tensor& keys, const pkv_tensor* values,
+                           const pkv_tensor* queries) {
+  const std::lock_guard lock(mutex_);
+  PKV_RETURN_IF_ERROR(check_layer(number));
+  PKV_RETURN_IF_ERROR(check_batch(batch));
+  PKV_RETURN_IF_ERROR(check_input(number, keys, values, queries));
+  PKV_RETURN_IF_ERROR(begin(stream));
+  return end(stream, append_checked(stream, number));
+}
+
+absl::Status Cache::flush(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  PKV_RETURN_IF_ERROR(begin(stream));
+  absl::Status status;
+  for (const auto& layer : layers_) {
+    for (int32_t sequence = 0; status.ok() && sequence < shape_.desc.sequences; ++sequence) {
+      if (slots_[static_cast<std::size_t>(sequence)].is_used) {
+        status = layer->flush(stream, sequence);
+      }
+    }
+  }
+  return end(stream, status);
+}
+
+absl::StatusOr<int64_t> Cache::candidates(int64_t tokens) const {
+  PKV_RETURN_IF_ERROR(check_range("tokens", tokens, 0, shape_.desc.capacity));
+  const int64_t zone = std::max<int64_t>(1, zone_of(shape_.rules, tokens));
+  return format::largest_candidate_count(shape_.step.rule, zone);
+}
+
+absl::Status Cache::check_query(const pkv_tensor& query, const pkv_tensor* output) {
+  const int64_t n = batch_.tokens;
+  PKV_RETURN_IF_ERROR(check_range("n (query tokens of the batch)", n, 0, kMaxStepTokens));
+  PKV_ASSIGN_OR_RETURN(tensors_.query,
+                       check_tensor(*shape_.device, "query", query,
+                                    {exactly("n", n), exactly("hq", shape_.desc.query_heads),
+                                     exactly("d", shape_.geometry.head_dim)},
+                                    kFloatTypes));
+  tensors_.output.reset();
+  if (output == nullptr) return absl::OkStatus();
+  PKV_ASSIGN_OR_RETURN(tensors_.output,
+                       check_tensor(*shape_.device, "output", *output,
+                                    {exactly("n", n), exactly("hq", shape_.desc.query_heads),
+                                     exactly("dv", shape_.geometry.value_dim)},
+                                    kFloatTypes, Access::kOutput));
+  return check_apart("output", *tensors_.output, "query", *tensors_.query);
+}
+
+absl::Status Cache::check_attention(int32_t number, const pkv_cache_attention& attention,
+                                    const pkv_cache_hits* hits, bool appends) {
+  if (shape_.geometry.v_source == PKV_V_SOURCE_NONE) {
+    return absl::InvalidArgumentError("v_source=none, accepted: own or k_prefix, to attend");
+  }
+  if ((attention.flags & ~uint32_t{PKV_CACHE_EXACT}) != 0) {
+    return absl::InvalidArgumentError(
+        str_cat("flags=", attention.flags, ", accepted: 0 or 1 (PKV_CACHE_EXACT)"));
+  }
+  const bool is_exact = attention.flags != 0;
+  const bool is_sparse = layer(number).is_sparse();
+  if (hits != nullptr && (is_exact || !is_sparse)) {
+    return absl::InvalidArgumentError(
+        str_cat("hits are given, accepted: NULL ",
+                is_exact ? "with PKV_CACHE_EXACT" : "in a layer that attends in full"));
+  }
+  PKV_RETURN_IF_ERROR(check_query(attention.query, &attention.output));
+  for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
+    const std::string name = str_cat("counts[", i, "]");
+    const int64_t held = layer(number).state(batch_.sequences[i]).tokens;
+    if (!appends) PKV_RETURN_IF_ERROR(check_index(name, batch_.counts[i], 0, held));
+    if (is_exact || !is_sparse) continue;
+    PKV_RETURN_IF_ERROR(check_range(name, batch_.counts[i], 0, shape_.desc.local + 1));
+  }
+  return absl::OkStatus();
+}
+
+StepCall Cache::step_call(const pkv_cache_attention& attention, const pkv_cache_hits* hits) const {
+  StepCall call{};
+  call.sequences = batch_.sequences;
+  call.counts = batch_.counts;
+  call.tokens = batch_.tokens;
+  call.query = &*tensors_.query;
+  call.output = &*tensors_.output;
+  call.lse = attention.lse;
+  call.is_exact = attention.flags != 0;
+  call.hits = hits;
+  return call;
+}
+
+// What a step after the append will need, so that it is refused before anything is appended.
+absl::Status Cache::reserve_for(int32_t number, const StepCall& call, bool appends) {
+  int64_t longest = 0;
+  int64_t dense = 0;
+  for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
+    const SequenceState& state = layer(number).state(batch_.sequences[i]);
+    const int64_t tokens = state.tokens + (appends ? batch_.counts[i] : 0);
+    const int64_t zone = zone_of(shape_.rules, tokens);
+    if (zone >= first_fit(shape_.rules)) longest = std::max(longest, zone);
+    dense = std::max(dense, tokens);
+  }
+  return reserve_step(shape_, layer(number), call, longest, dense, scratch_);
+}
+
+absl::Status Cache::attend_checked(const Stream& stream, int32_t number,
+                                   const pkv_cache_attention& attention, pkv_cache_hits* hits) {
+  PKV_RETURN_IF_ERROR(run_step(shape_, *pools_, layer(number), stream, step_call(attention, hits),
+                               sink_logits_.as<float>(), scratch_));
+  if (hits != nullptr) hits->stamp = layer(number).stamp();
+  steps_ += batch_.tokens;
+  return absl::OkStatus();
+}
+
+absl::Status Cache::attend(const Stream& stream, int32_t number, const pkv_cache_batch& batch,
+                           const pkv_cache_attention& attention, pkv_cache_hits* hits) {
+  const std::lock_guard lock(mutex_);
+  PKV_RETURN_IF_ERROR(check_layer(number));
+  PKV_RETURN_IF_ERROR(check_batch(batch));
+  PKV_RETURN_IF_ERROR(check_attention(number, attention, hits, false));
+  PKV_RETURN_IF_ERROR(begin(stream));
+  return end(stream, attend_checked(stream, number, attention, hits));
+}
+
+absl::Status Cache::decode_step(const Stream& stream, int32_t number, const pkv_cache_batch& batch,
+                                const pkv_tensor& keys, const pkv_tensor* values,
+                                const pkv_cache_attention& attention, pkv_cache_hits* hits) {
+  const std::lock_guard lock(mutex_);
+  PKV_RETURN_IF_ERROR(check_layer(number));
+  PKV_RETURN_IF_ERROR(check_batch(batch));
+  PKV_RETURN_IF_ERROR(check_attention(number, attention, hits, true));
+  PKV_RETURN_IF_ERROR(check_input(number, keys, values, &attention.query));
+  PKV_RETURN_IF_ERROR(check_apart("output", *tensors_.output, "keys", *tensors_.keys));
+  if (tensors_.values) {
+    PKV_RETURN_IF_ERROR(check_apart("output", *tensors_.output, "values", *tensors_.values));
+  }
+  PKV_RETURN_IF_ERROR(begin(stream));
+  const auto run = [&]() -> absl::Status {
+    PKV_RETURN_IF_ERROR(reserve_for(number, step_call(attention, hits), true));
+    PKV_RETURN_IF_ERROR(append_checked(stream, number));
+    const absl::Status attended = attend_checked(stream, number, attention, hits);
+    if (attended.ok()) return attended;
+    for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {  // takes the tokens back
+      const int32_t sequence = batch_.sequences[i];
+      const int64_t tokens = layer(number).state(sequence).tokens - batch_.counts[i];
+      auto change = layer(number).prepare_cut(stream, sequence, tokens);
+      if (change.ok()) layer(number).cut(stream, *change).IgnoreError();
+    }
+    return attended;
+  };
+  return end(stream, run());
+}
+
+absl::Status Cache::retrieve(const Stream& stream, int32_t number, const pkv_cache_batch& batch,
+                             const pkv_tensor& query, pkv_cache_hits& hits) {
+  const std::lock_guard lock(mutex_);
+  PKV_RETURN_IF_ERROR(check_layer(number));
+  PKV_RETURN_IF_ERROR(check_batch(batch));
+  PKV_RETURN_IF_ERROR(check_query(query, nullptr));
+  if (!layer(number).is_sparse()) {
+    return absl::FailedPreconditionError(
+        str_cat("layer ", number, " attends in full, accepted: sparse layers"));
+  }
+  const int64_t rows = batch_.tokens * shape_.geometry.kv_heads;
+  PKV_RETURN_IF_ERROR(check_pointer("hits.positions", hits.positions, rows * shape_.step.k));
+  PKV_RETURN_IF_ERROR(check_pointer("hits.counts", hits.counts, rows));
+  PKV_RETURN_IF_ERROR(begin(stream));
+  StepCall call{};
+  call.sequences = batch_.sequences;
+  call.counts = batch_.counts;
+  call.tokens = batch_.tokens;
+  call.query = &*tensors_.query;
+  call.hits = &hits;
+  const absl::Status status =
+      run_step(shape_, *pools_, layer(number), stream, call, nullptr, scratch_);
+  if (status.ok()) hits.stamp = layer(number).stamp();
+  return end(stream, status);
+}
+
+absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_tokens,
+                            int64_t step_tokens) {
+  const std::lock_guard lock(mutex_);
+  PKV_RETURN_IF_ERROR(check_range("tokens", tokens, 0, shape_.desc.capacity));
+  PKV_RETURN_IF_ERROR(check_range("total_tokens", total_tokens, tokens, INT64_MAX / 4096));
+  PKV_RETURN_IF_ERROR(check_range("step_tokens", step_tokens, 0, kMaxStepTokens));
+  PKV_RETURN_IF_ERROR(begin(stream));
+  // Pages of as many sequences as there may be, the last of each partly filled.
+  const int64_t sequences = std::min<int64_t>(shape_.desc.sequences, total_tokens);
+  const int64_t row_pages = total_tokens / shape_.desc.page_tokens + sequences;
+  const int64_t layers = shape_.desc.layers;
+  PKV_RETURN_IF_ERROR(pools_->rows->reserve(layers * row_pages - pools_->rows->used()));
+  PKV_RETURN_IF_ERROR(pools_->sinks->reserve(layers * sequences - pools_->sinks->used()));
+  int64_t sparse = 0;
+  for (const auto& layer : layers_) {
+    PKV_RETURN_IF_ERROR(layer->reserve(tokens));
+    if (layer->is_sparse()) ++sparse;
+  }
+  PKV_RETURN_IF_ERROR(pools_->records->reserve(sparse * row_pages - pools_->records->used()));
+  batch_.sequences.reserve(slots_.size());
+  batch_.counts.reserve(slots_.size());
+  PKV_RETURN_IF_ERROR(pools_->numbers->reserve(stream, 64 * step_tokens));
+  if (step_tokens == 0) return absl::OkStatus();
+  // Any dtypes of query and output.
+  const pkv_geometry& g = shape_.geometry;
+  const int64_t query_shape[] = {step_tokens, shape_.desc.query_heads, g.head_dim};
+  const int64_t output_shape[] = {step_tokens, shape_.desc.query_heads, g.value_dim};
+  pkv_tensor query{};
+  query.device_type = shape_.device->info().device_type;
+  query.device_id = shape_.device->info().device_id;
+  query.ndim = 3;
+  const int64_t zone = zone_of(shape_.rules, tokens);
+  for (const pkv_dtype query_type : kFloatTypes) {
+    for (const pkv_dtype output_type : kFloatTypes) {
+      pkv_tensor output = query;
+      query.shape = query_shape;
+      query.dtype = query_type;
+      output.shape = output_shape;
+      output.dtype = output_type;
+      // Nothing is read: any address that is not NULL.
+      query.data = output.data = pools_->numbers->identity();
+      const std::initializer_list<Axis> axes = {at_least("n", 0), at_least("hq", 0),
+                                                at_least("d", 0)};
+      PKV_ASSIGN_OR_RETURN(const TensorView query_view,
+                           TensorView::check("query", &query, axes, kFloatTypes));
+      PKV_ASSIGN_OR_RETURN(const TensorView output_view,
+                           TensorView::check("output", &output, axes, kFloatTypes));
+      for (const auto& layer : layers_) {
+        StepCall call{};
+        call.tokens = step_tokens;
+        call.query = &query_view;
+        call.output = g.v_source == PKV_V_SOURCE_NONE ? nullptr : &output_view;
+        PKV_RETURN_IF_ERROR(reserve_step(shape_, *layer, call, zone, tokens, scratch_));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pkv

@@ -1,0 +1,237 @@
+// Where the rows of a layer lie, and how tokens get there.
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/cache/layer.h"
+
+namespace pkv {
+namespace {
+
+struct Rows {
+  std::byte* data;
+  int64_t head_stride;
+  int64_t token_stride;
+};
+
+// Rows of `heads` KV heads as [1, h, t, width].
+class RowTensor {
+ public:
+  RowTensor(const Device& device, const Rows& rows, int64_t heads, int64_t tokens, int64_t width,
+            pkv_dtype dtype)
+      : shape_{1, heads, tokens, width}, strides_{0, rows.head_stride, rows.token_stride, 1} {
+    tensor_.data = rows.data;
+    tensor_.device_type = device.info().device_type;
+    tensor_.device_id = device.info().device_id;
+    tensor_.ndim = 4;
+    tensor_.dtype = dtype;
+    tensor_.shape = shape_;
+    tensor_.strides = strides_;
+  }
+  RowTensor(const RowTensor&) = delete;
+  RowTensor& operator=(const RowTensor&) = delete;
+  const pkv_tensor& tensor() const { return tensor_; }
+
+ private:
+  int64_t shape_[4];
+  int64_t strides_[4];
+  pkv_tensor tensor_{};
+};
+
+Rows keys_of(const RowRun& run) { return {run.keys, run.key_head_stride, run.key_token_stride}; }
+Rows values_of(const RowRun& run) {
+  return {run.values, run.value_head_stride, run.value_token_stride};
+}
+
+}  // namespace
+
+RowRun Layer::run_at(const SequenceState& state, int64_t position, int64_t most) const {
+  const int64_t bytes = shape_.element_bytes;
+  if (pool_) {
+    const int64_t page = state.blocks[static_cast<std::size_t>(position / pool_->page_tokens())];
+    const int64_t token = position % pool_->page_tokens();
+    RowRun run{};
+    const auto at = [&](const TensorView& view) {
+      return static_cast<std::byte*>(view.origin()) +
+             view.element_offset(page, 0, token, 0) * bytes;
+    };
+    run.keys = at(pool_->keys);
+    run.key_head_stride = pool_->keys.stride(1);
+    run.key_token_stride = pool_->keys.stride(2);
+    if (pool_->values) {
+      run.values = at(*pool_->values);
+      run.value_head_stride = pool_->values->stride(1);
+      run.value_token_stride = pool_->values->stride(2);
+    }
+    run.tokens = std::min(most, pool_->page_tokens() - token);
+    return run;
+  }
+  const int64_t sink = shape_.desc.sink;
+  const bool is_sink = position < sink;
+  const int64_t page_tokens = is_sink ? sink : shape_.desc.page_tokens;
+  const int64_t behind = is_sink ? position : position - sink;
+  const PageRef& page =
+      is_sink ? state.sink : state.rows[static_cast<std::size_t>(behind / page_tokens)];
+  const int64_t token = behind % page_tokens;
+  RowRun run{};
+  run.keys = static_cast<std::byte*>(page.data()) + token * shape_.token_bytes();
+  run.key_token_stride = run.value_token_stride = shape_.token_elements();
+  run.key_head_stride = run.value_head_stride = page_tokens * shape_.token_elements();
+  if (shape_.value_elements > 0) run.values = run.keys + shape_.key_elements * bytes;
+  run.tokens = std::min(most, page_tokens - token);
+  return run;
+}
+
+// Positions of a whole page, or of one token, are at hand for all heads; others go head by head.
+absl::Status Layer::copy_run(const Stream& stream, const RowRun& from, const RowRun& to) const {
+  const Device& device = *shape_.device;
+  const int64_t tokens = to.tokens;
+  const bool is_page = tokens == shape_.desc.page_tokens;
+  const bool is_whole = is_page || tokens == 1;
+  const int64_t heads = shape_.geometry.kv_heads;
+  const HostNumbers& numbers = *pools_.numbers;
+  pkv_fetch_args args{};
+  args.struct_size = sizeof args;
+  args.kv_heads = static_cast<int32_t>(is_whole ? heads : 1);
+  args.batch.batch = 1;
+  args.batch.sequences = numbers.zeros();
+  args.batch.max_length = tokens;
+  args.k = static_cast<int32_t>(tokens);
+  args.positions = is_page       ? numbers.page_rows()
+                   : tokens == 1 ? numbers.zeros()
+                                 : numbers.identity();
+  PKV_ASSIGN_OR_RETURN(std::byte * length, pools_.numbers->take(stream, sizeof(int64_t)));
+  *reinterpret_cast<int64_t*>(length) = tokens;
+  args.batch.lengths = reinterpret_cast<const int64_t*>(length);
+  const auto shifted = [&](Rows rows, int64_t head) {
+    rows.data += head * rows.head_stride * shape_.element_bytes;
+    return rows;
+  };
+  for (int64_t head = 0; head < (is_whole ? 1 : heads); ++head) {
+    const auto tensor = [&](const Rows& rows, int64_t width) {
+      return RowTensor(device, shifted(rows, head), args.kv_heads, tokens, width,
+                       shape_.desc.dtype);
+    };
+    const RowTensor from_keys = tensor(keys_of(from), shape_.key_elements);
+    const RowTensor to_keys = tensor(keys_of(to), shape_.key_elements);
+    const RowTensor from_values = tensor(values_of(from), shape_.value_elements);
+    const RowTensor to_values = tensor(values_of(to), shape_.value_elements);
+    if (to.keys != nullptr) {
+      args.source_keys = from_keys.tensor();
+      args.keys = to_keys.tensor();
+    }
+    if (to.values != nullptr) {
+      args.source_values = from_values.tensor();
+      args.values = to_values.tensor();
+    }
+    PKV_RETURN_IF_ERROR(
+        device.call("fetch", device.backend().fetch.run, stream.handle(), &args, nullptr));
+  }
+  return absl::OkStatus();
+}
+
+// Pages for positions up to `tokens`; those that are written to and shared become the sequence's
+// own.
+absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t tokens) {
+  SequenceState& state = states_[index(sequence)];
+  const int64_t sink = shape_.desc.sink;
+  const int64_t page_tokens = shape_.desc.page_tokens;
+  if (tokens == state.tokens) return absl::OkStatus();
+  const bool writes_sink = state.tokens < sink;
+  const auto held = static_cast<int64_t>(state.rows.size());
+  const int64_t needed = shape_.row_pages(tokens);
+  const int64_t first = std::max<int64_t>(0, state.tokens - sink) / page_tokens;
+  const bool owns_sink = state.sink && !state.sink.is_shared();
+  const bool copies_row =
+      first < held && tokens > sink && state.rows[static_cast<std::size_t>(first)].is_shared();
+  std::vector<PageRef> sinks;
+  std::vector<PageRef> rows;
+  PKV_RETURN_IF_ERROR(pools_.sinks->take(writes_sink && !owns_sink ? 1 : 0, sinks));
+  PKV_RETURN_IF_ERROR(pools_.rows->take(needed - held + (copies_row ? 1 : 0), rows));
+  PKV_RETURN_IF_ERROR(row_pages_.grow(needed));
+  state.rows.reserve(static_cast<std::size_t>(needed));
+
+  if (!sinks.empty()) {
+    if (state.sink) {
+      PKV_RETURN_IF_ERROR(
+          stream.copy(sinks.front().data(), state.sink.data(), pools_.sinks->page_bytes()));
+    }
+    state.sink = std::move(sinks.front());
+    sink_pages_.set(sequence, 0, state.sink.data());
+  }
+  if (copies_row) {
+    PageRef& old = state.rows[static_cast<std::size_t>(first)];
+    PKV_RETURN_IF_ERROR(stream.copy(rows.back().data(), old.data(), pools_.rows->page_bytes()));
+    old = std::move(rows.back());
+    rows.pop_back();
+    row_pages_.set(sequence, first, old.data());
+  }
+  for (PageRef& page : rows) {
+    row_pages_.set(sequence, static_cast<int64_t>(state.rows.size()), page.data());
+    state.rows.push_back(std::move(page));
+  }
+  return absl::OkStatus();
+}
+
+// What an append that failed has taken.
+void Layer::trim(int32_t sequence) {
+  SequenceState& state = states_[index(sequence)];
+  if (!pool_) state.rows.resize(static_cast<std::size_t>(shape_.row_pages(state.tokens)));
+  if (state.tokens == 0) state.sink = PageRef();
+  state.queries.truncate(state.tokens);
+}
+
+int64_t Layer::next_fit_of(const SequenceState& state) const {
+  if (!is_sparse() || imported_) return kNever;
+  return state.fits.empty() ? first_fit(shape_.rules)
+                            : next_fit(shape_.rules, state.fits.back()->length);
+}
+
+// Rows first .. first + count - 1 of `queries` belong to the positions behind the sequence's
+// tokens. Kept are those that some fit to come will ask for.
+absl::Status Layer::keep_queries(const Stream& stream, int32_t sequence, const TensorView& queries,
+                                 int64_t first, int64_t count) {
+  SequenceState& state = states_[index(sequence)];
+  const int64_t begin = state.tokens;
+  const int64_t end = begin + count;
+  int64_t done = begin;
+  for (int64_t fit = next_fit_of(state); fit != kNever; fit = next_fit(shape_.rules, fit)) {
+    const int64_t until = tokens_of_zone(shape_.rules, fit);
+    if (until - shape_.desc.fit_positions >= end) break;
+    for (done = std::max(done, until - shape_.desc.fit_positions); done < std::min(end, until);
+         ++done) {
+      PKV_RETURN_IF_ERROR(
+          state.queries.write(stream, *pools_.queries, done, queries, first + done - begin));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Layer::write_rows(const Stream& stream, const SequenceState& state, const Input& input,
+                               int64_t first, int64_t count) const {
+  const int64_t bytes = shape_.element_bytes;
+  const TensorView& keys = *input.keys;
+  for (int64_t done = 0; done < count;) {
+    const RowRun to = run_at(state, state.tokens + done, count - done);
+    RowRun from{};
+    from.tokens = to.tokens;
+    from.keys =
+        static_cast<std::byte*>(keys.origin()) + keys.element_offset(first + done, 0, 0) * bytes;
+    from.key_token_stride = keys.stride(0);
+    from.key_head_stride = keys.stride(1);
+    if (input.values != nullptr) {
+      const TensorView& values = *input.values;
+      from.values = static_cast<std::byte*>(values.origin()) +
+                    values.element_offset(first + done, 0, 0) * bytes;
+      from.value_token_stride = values.stride(0);
+      from.value_head_stride = values.stride(1);
+    }
+    PKV_RETURN_IF_ERROR(copy_run(stream, from, to));
+    done += to.tokens;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pkv
