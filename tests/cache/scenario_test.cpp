@@ -260,12 +260,12 @@ TEST_CASE("cache: past the capacity need and room are named, and room can be mad
 TEST_CASE("cache: without room for pages an append is refused and nothing has changed") {
   Machine machine("cpu");
   Shape shape = scenario_shape();
-  shape.max_bytes = 400000;
+  shape.max_bytes = 600000;
   World world(machine, shape);
   const int32_t a = world.add(), b = world.add();
   world.append_all(a, tokens_from(1, 300));
   check_refused(world.append(0, {{a, tokens_from(5000, 10)}, {b, tokens_from(6000, 2000)}}),
-                PKV_RESOURCE_EXHAUSTED, {"400000"});
+                PKV_RESOURCE_EXHAUSTED, {"600000"});
   CHECK(world.length(0, b) == 0);
   check_equals_fresh(world, a, tokens_from(1, 300));
   world.append_all(b, tokens_from(7000, 100));

@@ -164,13 +164,14 @@ void judge_token(const World& world, const Naive& naive, int32_t layer, int32_t 
   const Shape& shape = world.shape();
   const NaiveLayer& state = naive.layer(layer, sequence);
   const Shape::Policy policy = shape.policy(layer);
-  const int64_t first = policy.attention == PKV_CACHE_WINDOW && (flags & PKV_CACHE_EXACT) == 0
-                            ? std::max<int64_t>(0, tokens - policy.window)
-                            : 0;
+  const bool has_window = policy.attention == PKV_CACHE_WINDOW;
+  const int64_t first = has_window ? std::max<int64_t>(0, tokens - policy.window) : 0;
   if (!zone.has_value() || (flags & PKV_CACHE_EXACT) != 0) {
     const Exact exact = attend_exactly(world, state, layer, query, range(first, tokens));
     judge_output(world, layer, sequence, attended, row, exact.output, exact.lse, exact, 1);
-    if (flags == 0) judge_no_hits(world, layer, sequence, attended.found, row);
+    if (flags == 0 && shape.is_sparse(layer)) {
+      judge_no_hits(world, layer, sequence, attended.found, row);
+    }
     return;
   }
   const Attended expected = zone->step(query, tokens);
@@ -386,7 +387,9 @@ void judge_step(World& world, const Naive& naive, int32_t layer, const Parts& pa
 void judge_answers(World& world, const Naive& naive, int32_t layer, int32_t sequence,
                    const std::vector<uint64_t>& queries) {
   Found found;
-  check(world.retrieve(layer, {{sequence, queries}}, found));
+  if (world.shape().is_sparse(layer)) {
+    check(world.retrieve(layer, {{sequence, queries}}, found));
+  }
   const int64_t tokens = naive.layer(layer, sequence).tokens();
   if (naive.is_encoded(layer, sequence)) {
     const ZoneIndex zone(world, naive, layer, sequence);
@@ -396,7 +399,7 @@ void judge_answers(World& world, const Naive& naive, int32_t layer, int32_t sequ
       judge_hits(world, layer, sequence, found, static_cast<int64_t>(t),
                  zone.step(queries[t], tokens).found);
     }
-  } else {
+  } else if (world.shape().is_sparse(layer)) {
     for (std::size_t t = 0; t < queries.size(); ++t) {
       judge_no_hits(world, layer, sequence, found, static_cast<int64_t>(t));
     }

@@ -128,18 +128,23 @@ class Run {
 
   int64_t appended() const { return appended_; }
 
-  // Drops ever smaller pieces as long as what is left fails. Looks deep after every operation.
-  std::vector<Operation> shrink(std::vector<Operation> operations) {
+  // Drops ever smaller pieces as long as what is left fails in the same thing. Looks deep after
+  // every operation.
+  void shrink(std::vector<Operation> operations, const std::string& text) {
     const auto end = Clock::now() + std::chrono::seconds(arguments_.shrink);
+    const std::string thing = text.substr(0, text.find_first_of(" :"));
+    const auto fails = [&](const std::optional<Failure>& failure) {
+      return failure && failure->text.substr(0, thing.size()) == thing;
+    };
     int64_t deep = 1;
-    if (!(*this)(operations, deep)) deep = arguments_.deep;
+    if (!fails((*this)(operations, deep))) deep = arguments_.deep;
     for (std::size_t piece = operations.size() / 2; piece > 0; piece /= 2) {
       for (std::size_t at = 0; at < operations.size() && Clock::now() < end;) {
         std::vector<Operation> fewer = operations;
         const auto first = fewer.begin() + static_cast<int64_t>(at);
         fewer.erase(first, first + static_cast<int64_t>(std::min(piece, operations.size() - at)));
         const std::optional<Failure> failure = (*this)(fewer, deep);
-        if (!failure) {
+        if (!fails(failure)) {
           at += piece;
           continue;
         }
@@ -152,7 +157,6 @@ class Run {
     fmt::print("shortened to {} operations:\n", operations.size());
     for (const std::string& line : log) fmt::print("  {}\n", line);
     fmt::print("  {}\n", failure ? failure->text : "no longer fails");
-    return operations;
   }
 
  private:
@@ -185,7 +189,7 @@ bool run_shape(Machine& machine, Shape shape, const Arguments& arguments, int64_
   for (std::size_t i = first; i < log.size(); ++i) fmt::print("  {:7} {}\n", i, log[i]);
   std::vector<Operation> failing = operations;
   failing.resize(std::min(failing.size(), failure->at + 1));
-  if (arguments.shrink > 0) run.shrink(std::move(failing));
+  if (arguments.shrink > 0) run.shrink(std::move(failing), failure->text);
   return false;
 }
 

@@ -41,6 +41,14 @@ int64_t Naive::shortest(int32_t sequence) const {
   return shortest;
 }
 
+int64_t Naive::longest(int32_t sequence) const {
+  int64_t longest = 0;
+  for (const NaiveLayer& layer : sequences_[at(sequence)].layers) {
+    longest = std::max(longest, layer.tokens());
+  }
+  return longest;
+}
+
 int32_t Naive::add() {
   const int32_t slot = free_slot();
   sequences_[at(slot)].in_use = true;

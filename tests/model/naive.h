@@ -42,6 +42,7 @@ class Naive {
     return sequences_[at(sequence)].layers[at(layer)];
   }
   int64_t shortest(int32_t sequence) const;  // over the layers
+  int64_t longest(int32_t sequence) const;
 
   int32_t add();
   void remove(int32_t sequence);

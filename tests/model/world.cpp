@@ -132,7 +132,8 @@ Found World::room_for(const Parts& parts, int64_t more_tokens) const {
       longest = std::max(longest, tokens);
     }
   }
-  return {shape_, k_, token_count(parts), candidates(longest + more_tokens)};
+  const int64_t tokens = std::min(longest + more_tokens, shape_.capacity);
+  return {shape_, k_, token_count(parts), candidates(tokens)};
 }
 
 pkv_status World::append(int32_t layer, const Parts& parts, bool with_queries) {
@@ -162,7 +163,7 @@ pkv_status World::decode_step(int32_t layer, const Parts& parts, uint32_t flags,
   attention.query = queries.view();
   attention.output = output.view();
   attention.lse = out.lse.data();
-  attention.hits = &hits;
+  if (flags == 0 && shape_.is_sparse(layer)) attention.hits = &hits;
   const pkv_tensor k = keys.view(), v = values.view();
   const pkv_status status = pkv_cache_decode_step(
       cache_, stream(), layer, &batch.c, &k, shape_.has_own_values() ? &v : nullptr, &attention);
@@ -186,7 +187,7 @@ pkv_status World::attend(int32_t layer, const Parts& parts, uint32_t flags, Atte
   attention.query = queries.view();
   attention.output = output.view();
   attention.lse = out.lse.data();
-  attention.hits = &hits;
+  if (flags == 0 && shape_.is_sparse(layer)) attention.hits = &hits;
   const pkv_status status = pkv_cache_attend(cache_, stream(), layer, &batch.c, &attention);
   if (status == PKV_OK) check(pkv_stream_sync(stream()));
   out.found.stamp = hits.stamp;
