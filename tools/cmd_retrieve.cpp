@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kRetrieveOptions[] = {"k",    "candidates", "vote_group", "rho_of",
-                                                 "rank", "scale",      "share",      "k_min"};
+constexpr std::string_view kRetrieveOptions[] = {
+    "k", "candidates", "vote_group", "rho_of", "rank", "scale", "soft_cap", "share", "k_min"};
 constexpr const char* kStages[] = {"vote", "select", "rerank"};
 
 struct RetrieveOptions {

@@ -132,6 +132,10 @@ void write_no_hits(const pkv_rerank_args& a, const RerankRow& row, int32_t group
 }
 
 void write_hits(const pkv_rerank_args& a, const RerankRow& row, const RerankRoom& room) {
+  if (a.k == 0 && a.estimates == nullptr && a.rest_lse == nullptr) {  // the candidates are enough
+    write_fillers(a, row, 0);
+    return;
+  }
   const Estimator& e = room.estimator;
   estimate(e, row.candidates, row.candidate_count, BadKeys::kLowest, row.estimates, row.stride);
   const RowEstimates estimates = {row.estimates, row.stride, e.group, row.candidate_count};

@@ -1,5 +1,8 @@
-// The fused step: a row per task, or rows cut into pieces where there are fewer rows than threads.
+// The fused step: a task per row, or per team of rows that are one row of the store (several query
+// tokens of a sequence); or rows cut into pieces where there are fewer rows than threads.
 // docs/algorithm.md, sections 4 to 8.
+#include <algorithm>
+
 #include "backends/cpu/check_stages.h"
 #include "backends/cpu/device.h"
 #include "backends/cpu/stages.h"
@@ -10,16 +13,23 @@
 namespace pkv::cpu {
 namespace {
 
-// How a call's scratch is divided: one room per worker, then, with pieces, what belongs to rows.
+// How a call's scratch is divided: one room per worker, the teams' first entries, then, with pieces,
+// what belongs to rows.
 struct Division {
   Cut cut;
   int64_t room_bytes;
   int64_t shared_bytes;
   int64_t rows;
+  int64_t workers;
+
+  int64_t teams_at() const { return workers * room_bytes; }
+  int64_t shared_at() const { return teams_at() + round_up(rows * int64_t{sizeof(int32_t)}, 64); }
+  int64_t bytes() const { return shared_at() + rows * shared_bytes; }
 };
 
 Division division_of(const Isa& isa, const pkv_step_args& args, int64_t workers) {
   Division d{};
+  d.workers = workers;
   d.rows = int64_t{args.vote.batch.batch} * args.vote.codec.geometry->kv_heads;
   d.cut = cut_of(args, workers);
   Scratch room(nullptr);
@@ -46,8 +56,7 @@ pkv_status supports(pkv_backend_device* device, const pkv_step_args* args) {
 
 pkv_status scratch_bytes(pkv_backend_device* device, const pkv_step_args* args, int64_t* out) {
   const int64_t workers = device->pool.reserve_workers();
-  const Division d = division_of(device->isa, *args, workers);
-  *out = workers * d.room_bytes + d.rows * d.shared_bytes;
+  *out = division_of(device->isa, *args, workers).bytes();
   return PKV_OK;
 }
 
@@ -59,11 +68,10 @@ class Step {
         isa_(device.isa),
         args_(args),
         layout_(make_layout(*args.vote.codec.geometry, args.vote.store.capacity)),
-        workers_(device.pool.workers()),
-        division_(division_of(isa_, args, workers_)),
+        division_(division_of(isa_, args, device.pool.workers())),
         scratch_(static_cast<std::byte*>(scratch)) {}
 
-  pkv_status run() const { return division_.cut.pieces > 1 ? run_pieces() : run_rows(); }
+  pkv_status run() const { return division_.cut.pieces > 1 ? run_pieces() : run_teams(); }
 
  private:
   StepRow row(int64_t r) const { return step_row_of(args_, layout_, r); }
@@ -74,14 +82,40 @@ class Step {
   }
 
   SharedRow shared(int64_t r) const {
-    Scratch own(scratch_ + workers_ * division_.room_bytes + r * division_.shared_bytes);
+    Scratch own(scratch_ + division_.shared_at() + r * division_.shared_bytes);
     return take_shared_row(own, args_, division_.cut);
   }
 
-  pkv_status run_rows() const {
-    return pool_.parallel(division_.rows, 1, [this](int64_t r, int32_t worker) {
+  // The first entries of the teams: runs of entries with the same sequence and length. Returns
+  // their number.
+  int32_t list_teams(int32_t* first) const {
+    const pkv_batch& batch = args_.vote.batch;
+    // Two tasks per worker balance.
+    const int64_t most = std::clamp<int64_t>(division_.rows / (2 * division_.workers), 1, kTeam);
+    int32_t teams = 0;
+    for (int32_t i = 0; i < batch.batch; ++i) {
+      const bool joins = i > 0 && i - first[teams - 1] < most &&
+                         batch.sequences[i] == batch.sequences[i - 1] &&
+                         batch.lengths[i] == batch.lengths[i - 1];
+      if (!joins) first[teams++] = i;
+    }
+    return teams;
+  }
+
+  pkv_status run_teams() const {
+    auto* first = reinterpret_cast<int32_t*>(scratch_ + division_.teams_at());
+    const int32_t teams = list_teams(first);
+    const int64_t kv_heads = args_.vote.codec.geometry->kv_heads;
+    return pool_.parallel(teams * kv_heads, 1, [&](int64_t index, int32_t worker) {
+      const int64_t team = index / kv_heads;
+      const int64_t end = team + 1 < teams ? first[team + 1] : args_.vote.batch.batch;
+      StepRow rows[kTeam];
+      int32_t count = 0;
+      for (int64_t i = first[team]; i < end; ++i) {
+        rows[count++] = row(i * kv_heads + index % kv_heads);
+      }
       StepRoom own = room(worker);
-      run_row(isa_, row(r), own);
+      run_rows(isa_, rows, count, own);
     });
   }
 
@@ -105,7 +139,6 @@ class Step {
   const Isa& isa_;
   const pkv_step_args& args_;
   Layout layout_;
-  int64_t workers_;
   Division division_;
   std::byte* scratch_;
 };

@@ -70,12 +70,13 @@ SharedRow take_shared_row(Scratch& scratch, const pkv_step_args& args, const Cut
 }
 
 void start_shared_row(const Isa& isa, const StepRow& row, const SharedRow& shared, StepRoom room) {
-  room.query = shared.query;
-  room.tables = shared.tables;
-  *shared.is_good = start_row(row, room);
+  Voter& voter = room.voters[0];
+  voter.query = shared.query;
+  voter.tables = shared.tables;
+  *shared.is_good = start_row(row, voter);
   if (!*shared.is_good) return;
   *shared.threshold =
-      guess_threshold(vote_row_of(isa, row, room.tables), row.wanted, room.survivors);
+      guess_threshold(vote_row_of(isa, row, voter.tables), row.wanted, voter.survivors);
 }
 
 void scan_piece(const Isa& isa, const StepRow& row, const SharedRow& shared, const Cut& cut,
@@ -91,20 +92,22 @@ void scan_piece(const Isa& isa, const StepRow& row, const SharedRow& shared, con
   survivors.capacity = cut.room;
   reset(survivors, std::numeric_limits<int32_t>::max(), *shared.threshold);
   const Range range = range_of(row.n, cut, piece);
-  scan_range(vote_row_of(isa, row, shared.tables), range.begin, range.end, survivors);
+  const Search search = {vote_row_of(isa, row, shared.tables), row.wanted, &survivors};
+  scan_range(&search, 1, range.begin, range.end);
   shared.counts[piece] = survivors.is_full ? -1 : survivors.count;
 }
 
 void finish_shared_row(const Isa& isa, const StepRow& row, const SharedRow& shared, const Cut& cut,
                        StepRoom room) {
-  room.query = shared.query;
-  room.tables = shared.tables;
+  Voter& voter = room.voters[0];
+  voter.query = shared.query;
+  voter.tables = shared.tables;
   if (!*shared.is_good) {
-    finish_bad_row(row, room);
+    finish_bad_row(row, voter, room);
     return;
   }
-  if (!gather_pieces(row, shared, cut, room.survivors)) select_whole_row(isa, row, room);
-  finish_row(isa, row, room);
+  if (!gather_pieces(row, shared, cut, voter.survivors)) select_whole_row(isa, row, voter);
+  finish_row(isa, row, voter, room);
 }
 
 }  // namespace pkv::cpu

@@ -59,10 +59,14 @@ bool has_attention(const pkv_step_args& args) { return args.attend.output.ndim !
 StepRoom take_step_room(Scratch& scratch, const Isa& isa, const pkv_step_args& a) {
   StepRoom room{};
   const int64_t longest = a.select.batch.max_length;
-  room.query = take_row_query(scratch, *a.vote.codec.geometry, a.vote.query_heads);
-  room.tables = take_vote_tables(scratch, a.vote);
-  room.survivors = take_survivors(scratch, isa, longest,
-                                  format::largest_candidate_count(a.select.rule, longest));
+  // Entries of one sequence, at most as many as there are, vote together.
+  const int32_t voters = std::min(a.vote.batch.batch, kTeam);
+  for (int32_t v = 0; v < voters; ++v) {
+    room.voters[v] = {take_row_query(scratch, *a.vote.codec.geometry, a.vote.query_heads),
+                      take_vote_tables(scratch, a.vote),
+                      take_survivors(scratch, isa, longest,
+                                     format::largest_candidate_count(a.select.rule, longest))};
+  }
   room.rerank = take_rerank_room(scratch, isa, a.rerank);
   room.places = scratch.take<int32_t>(a.rerank.k);
   if (!has_attention(a)) return room;
@@ -90,23 +94,23 @@ VoteRow vote_row_of(const Isa& isa, const StepRow& row, const VoteTables& tables
   return {&isa, row.records, tables, row.n};
 }
 
-void finish_bad_row(const StepRow& row, StepRoom& room) {
+void finish_bad_row(const StepRow& row, Voter& voter, StepRoom& room) {
   write_votes(row, nullptr);
-  write_candidates(row, room.survivors, 0);
+  write_candidates(row, voter.survivors, 0);
   write_no_hits(row.args->rerank, rerank_row_of(row.args->rerank, room.rerank, row.r),
-                room.query.group);
+                voter.query.group);
   if (has_attention(*row.args)) write_empty(row.args->attend, row.i, row.kv_head);
 }
 
-void finish_row(const Isa& isa, const StepRow& row, StepRoom& room) {
+void finish_row(const Isa& isa, const StepRow& row, Voter& voter, StepRoom& room) {
   const pkv_step_args& a = *row.args;
-  const VoteRow votes = vote_row_of(isa, row, room.tables);
+  const VoteRow votes = vote_row_of(isa, row, voter.tables);
   write_votes(row, &votes);
   RerankRow hits = rerank_row_of(a.rerank, room.rerank, row.r);
-  hits.candidate_count = static_cast<int32_t>(room.survivors.count);
-  hits.candidates = write_candidates(row, room.survivors, room.survivors.count);
+  hits.candidate_count = static_cast<int32_t>(voter.survivors.count);
+  hits.candidates = write_candidates(row, voter.survivors, voter.survivors.count);
   hits.places = room.places;
-  prepare_estimator(a.rerank.codec, room.query, row.i, row.kv_head, row.records,
+  prepare_estimator(a.rerank.codec, voter.query, row.i, row.kv_head, row.records,
                     room.rerank.estimator);
   write_hits(a.rerank, hits, room.rerank);
   if (!has_attention(a)) {
@@ -123,28 +127,40 @@ void finish_row(const Isa& isa, const StepRow& row, StepRoom& room) {
   write_samples(a.rerank, hits, room.rerank);
   const bool has_tail = a.attend.tail != PKV_TAIL_DROP;
   const TailRow tail = has_tail ? tail_row(row, hits, room) : TailRow{};
-  attend_row(a.attend, row.i, row.kv_head, room.query, fetched, has_tail ? &tail : nullptr,
+  attend_row(a.attend, row.i, row.kv_head, voter.query, fetched, has_tail ? &tail : nullptr,
              room.tail, room.state);
 }
 
-bool start_row(const StepRow& row, StepRoom& room) {
+bool start_row(const StepRow& row, Voter& voter) {
   const pkv_vote_args& a = row.args->vote;
-  if (!prepare_query(a.codec, a.queries, row.i, row.kv_head, room.query)) return false;
-  fill_vote_tables(a, room.query, row.store_row, room.tables);
+  if (!prepare_query(a.codec, a.queries, row.i, row.kv_head, voter.query)) return false;
+  fill_vote_tables(a, voter.query, row.store_row, voter.tables);
   return true;
 }
 
-void select_whole_row(const Isa& isa, const StepRow& row, StepRoom& room) {
-  select_row(vote_row_of(isa, row, room.tables), row.wanted, room.survivors);
+void select_whole_row(const Isa& isa, const StepRow& row, Voter& voter) {
+  const Search search = {vote_row_of(isa, row, voter.tables), row.wanted, &voter.survivors};
+  select_rows(&search, 1);
 }
 
-void run_row(const Isa& isa, const StepRow& row, StepRoom& room) {
-  if (!start_row(row, room)) {
-    finish_bad_row(row, room);
-    return;
+void run_rows(const Isa& isa, const StepRow* rows, int32_t count, StepRoom& room) {
+  Search searches[kTeam];
+  bool is_good[kTeam];
+  int32_t good = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    Voter& voter = room.voters[i];
+    is_good[i] = start_row(rows[i], voter);
+    if (!is_good[i]) continue;
+    searches[good++] = {vote_row_of(isa, rows[i], voter.tables), rows[i].wanted, &voter.survivors};
   }
-  select_whole_row(isa, row, room);
-  finish_row(isa, row, room);
+  if (good > 0) select_rows(searches, good);
+  for (int32_t i = 0; i < count; ++i) {
+    if (is_good[i]) {
+      finish_row(isa, rows[i], room.voters[i], room);
+    } else {
+      finish_bad_row(rows[i], room.voters[i], room);
+    }
+  }
 }
 
 }  // namespace pkv::cpu

@@ -11,10 +11,15 @@
 
 namespace pkv::cpu {
 
-struct StepRoom {
+// What one query votes with, and what its vote leaves.
+struct Voter {
   RowQuery query;
   VoteTables tables;
   Survivors survivors;
+};
+
+struct StepRoom {
+  Voter voters[kTeam];
   RerankRoom rerank;
   AttendState state;  // with attention only, like what follows
   TailRoom tail;
@@ -43,15 +48,15 @@ bool has_attention(const pkv_step_args& args);
 // The row as stage vote sees it.
 VoteRow vote_row_of(const Isa& isa, const StepRow& row, const VoteTables& tables);
 
-// The parts of run_row, for rows that are voted on in pieces: whether the query is good, and its
+// The parts of run_rows, for rows that are voted on in pieces: whether the query is good, and its
 // tables; selection from the row as a whole; everything after selection, with the candidates among
 // the survivors; the results of a bad query (4.4).
-bool start_row(const StepRow& row, StepRoom& room);
-void select_whole_row(const Isa& isa, const StepRow& row, StepRoom& room);
-void finish_row(const Isa& isa, const StepRow& row, StepRoom& room);
-void finish_bad_row(const StepRow& row, StepRoom& room);
+bool start_row(const StepRow& row, Voter& voter);
+void select_whole_row(const Isa& isa, const StepRow& row, Voter& voter);
+void finish_row(const Isa& isa, const StepRow& row, Voter& voter, StepRoom& room);
+void finish_bad_row(const StepRow& row, Voter& voter, StepRoom& room);
 
-// All of a row.
-void run_row(const Isa& isa, const StepRow& row, StepRoom& room);
+// All of 1..kTeam rows with the same row of the store and the same n.
+void run_rows(const Isa& isa, const StepRow* rows, int32_t count, StepRoom& room);
 
 }  // namespace pkv::cpu

@@ -183,12 +183,15 @@ void vote_range_impl(const VoteRow& row, int64_t begin, int64_t end, float* vote
   std::copy(rest, rest + (end - at), votes + (at - begin));
 }
 
-void scan_range_impl(const VoteRow& row, int64_t begin, int64_t end, Survivors& survivors) {
-  BlocksAhead ahead(row.records, begin, end, requests_of(row));
+void scan_range_impl(const Search* searches, int32_t count, int64_t begin, int64_t end) {
+  BlocksAhead ahead(searches->row.records, begin, end, requests_of(searches->row));
+  BlocksAhead none;
   HWY_ALIGN float votes[kBlockKeys];
   for (int64_t at = begin; at < end; at += kBlockKeys) {
-    block_votes(row, at, ahead, votes);
-    collect_block(votes, std::min(kBlockKeys, end - at), at, survivors);
+    for (int32_t s = 0; s < count; ++s) {
+      block_votes(searches[s].row, at, s == 0 ? ahead : none, votes);
+      collect_block(votes, std::min(kBlockKeys, end - at), at, *searches[s].survivors);
+    }
   }
 }
 
@@ -222,8 +225,8 @@ void vote_range(const VoteRow& row, int64_t begin, int64_t end, float* votes) {
   PKV_CPU_DISPATCH(*row.isa, vote_range_impl)(row, begin, end, votes);
 }
 
-void scan_range(const VoteRow& row, int64_t begin, int64_t end, Survivors& survivors) {
-  PKV_CPU_DISPATCH(*row.isa, scan_range_impl)(row, begin, end, survivors);
+void scan_range(const Search* searches, int32_t count, int64_t begin, int64_t end) {
+  PKV_CPU_DISPATCH(*searches->row.isa, scan_range_impl)(searches, count, begin, end);
 }
 
 float guess_threshold(const VoteRow& row, int64_t wanted, const Survivors& survivors) {
@@ -240,16 +243,23 @@ float guess_threshold(const VoteRow& row, int64_t wanted, const Survivors& survi
                        survivors.bins);
 }
 
-int64_t select_row(const VoteRow& row, int64_t wanted, Survivors& survivors) {
-  const float guess = guess_threshold(row, wanted, survivors);
-  reset(survivors, wanted, guess);
-  if (wanted > 0) scan_range(row, 0, row.n, survivors);
-  if (survivors.count < wanted && guess > -std::numeric_limits<float>::infinity()) {
-    reset(survivors, wanted, -std::numeric_limits<float>::infinity());
-    scan_range(row, 0, row.n, survivors);
+void select_rows(const Search* searches, int32_t count) {
+  constexpr float kNoGuess = -std::numeric_limits<float>::infinity();
+  float guesses[kTeam];
+  for (int32_t s = 0; s < count; ++s) {
+    const Search& search = searches[s];
+    guesses[s] = guess_threshold(search.row, search.wanted, *search.survivors);
+    reset(*search.survivors, search.wanted, guesses[s]);
   }
-  keep_best(survivors);
-  return survivors.count;
+  if (searches->wanted > 0) scan_range(searches, count, 0, searches->row.n);
+  for (int32_t s = 0; s < count; ++s) {
+    Survivors& survivors = *searches[s].survivors;
+    if (survivors.count < searches[s].wanted && guesses[s] > kNoGuess) {
+      reset(survivors, searches[s].wanted, kNoGuess);
+      scan_range(searches + s, 1, 0, searches[s].row.n);
+    }
+    keep_best(survivors);
+  }
 }
 
 }  // namespace pkv::cpu

@@ -42,12 +42,21 @@ struct VoteRow {
 // Votes of positions [begin, end) into votes[0 ..]; begin is a multiple of 64. NaN at bad keys.
 void vote_range(const VoteRow& row, int64_t begin, int64_t end, float* votes);
 
-// Adds those of [begin, end) that reach the survivors' threshold; begin is a multiple of 64.
-void scan_range(const VoteRow& row, int64_t begin, int64_t end, Survivors& survivors);
+// Queries that are searched for together, over the same keys: these are read once.
+inline constexpr int32_t kTeam = 4;
 
-// The C best of the row, exactly: section 5. Returns how many there are; `survivors` has their
-// positions, ascending.
-int64_t select_row(const VoteRow& row, int64_t wanted, Survivors& survivors);
+struct Search {
+  VoteRow row;
+  int64_t wanted;  // C of section 5
+  Survivors* survivors;
+};
+
+// Adds those of [begin, end) that reach the survivors' threshold; begin is a multiple of 64.
+void scan_range(const Search* searches, int32_t count, int64_t begin, int64_t end);
+
+// The C best of each, exactly: section 5. The survivors have their positions, ascending.
+// 1..kTeam searches of the same row of the store and the same n.
+void select_rows(const Search* searches, int32_t count);
 
 // A threshold that the wanted best very likely reach, from a sample of the row; -inf for rows
 // that are not worth a guess.

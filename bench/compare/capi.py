@@ -100,9 +100,16 @@ CodecParams = struct(
     "CodecParams",
     ("geometry", c.POINTER(Geometry)),
     *addresses("center", "balance", "inv_balance", "signs_1", "signs_2"),
-    *addresses("value_center", "value_signs_1", "value_signs_2"),
+    *addresses("value_center", "value_signs_1", "value_signs_2", "set_of"),
 )
-Store = struct("Store", ("base", P), ("row_bytes", I64), ("capacity", I64))
+Store = struct(
+    "Store",
+    ("base", P),
+    ("row_bytes", I64),
+    ("capacity", I64),
+    ("pages", P),
+    ("pages_stride", I64),
+)
 Batch = struct(
     "Batch", ("batch", I32), ("reserved", I32), *addresses("sequences", "lengths"),
     ("max_length", I64),
@@ -273,9 +280,12 @@ def index(library, codec, keys, values):
     return made
 
 
-def plan(library, index_, configuration, query_heads):
-    """A plan for a batch of one that owns its scratch."""
+def plan(library, index_, configuration, query_heads, tokens=1):
+    """A plan for query tokens of sequence 0 that owns its scratch."""
     made = Handle(library, "plan", index_)
-    desc = PlanDesc(batch=1, query_heads=query_heads, owns_scratch=1)
+    sequences = (I32 * tokens)()
+    desc = PlanDesc(
+        batch=tokens, query_heads=query_heads, owns_scratch=1, sequences=c.addressof(sequences)
+    )
     library.call("pkv_plan_create", index_, configuration, c.byref(desc), made.out)
     return made

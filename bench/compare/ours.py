@@ -107,17 +107,19 @@ def step_bytes(n, share, samples=512):
 
 
 class RetrieveMethod:
-    """pkv_retrieve with one query per KV head: vote, exact selection of C, rerank of all C."""
+    """pkv_retrieve with one query per KV head and token: vote, exact selection of C, rerank of all
+    C. Tokens are queries of one sequence, which vote together."""
 
-    def __init__(self, library, layers, queries, share):
+    def __init__(self, library, layers, queries, share, tokens=1):
         self.library = library
-        self.queries = one_per_head(queries)
+        turns = one_per_head(queries)  # [count, 1, h, d]
+        self.queries = torch.cat([turns.roll(-token, 0) for token in range(tokens)], 1)
         config = configuration(library, share, tail="drop", k=K)
-        self.plans = [capi.plan(library, layer.index, config, KV_HEADS) for layer in layers]
+        self.plans = [capi.plan(library, layer.index, config, KV_HEADS, tokens) for layer in layers]
         count = candidate_count(layers[0].context.n, share)
-        self.positions = torch.zeros((KV_HEADS, K), dtype=torch.int32)
-        self.counts = torch.zeros(KV_HEADS, dtype=torch.int32)
-        self.candidates = torch.zeros((KV_HEADS, count), dtype=torch.int32)
+        self.positions = torch.zeros((tokens, KV_HEADS, K), dtype=torch.int32)
+        self.counts = torch.zeros((tokens, KV_HEADS), dtype=torch.int32)
+        self.candidates = torch.zeros((tokens, KV_HEADS, count), dtype=torch.int32)
         self.hits = Hits(
             positions=self.positions.data_ptr(),
             counts=self.counts.data_ptr(),
@@ -132,7 +134,7 @@ class RetrieveMethod:
             c.byref(self.query), None, c.byref(self.hits),
         )  # fmt: skip
         self.library.sync()
-        return self.candidates
+        return self.candidates[0]
 
 
 def one_per_head(queries):

@@ -1,5 +1,7 @@
 """Retrieve, vote and select against searches of FAISS in the same keys."""
 
+import functools
+
 import torch
 from tqdm import tqdm
 
@@ -14,6 +16,7 @@ try:
 except ImportError as error:
     faiss_search, faiss_error = None, error
 PILOT_KEYS = 4096
+TOKENS = 8
 
 
 class SearchSection(Section):
@@ -47,6 +50,17 @@ class SearchSection(Section):
         )
         candidates = retrieve.run(0).clone()
         self.tell_recall(candidates.numpy(), joined=False)
+        together = self.add_ours(
+            f"retrieve {TOKENS} q",
+            functools.partial(ours.RetrieveMethod, tokens=TOKENS),
+            setting=f"as retrieve, {TOKENS} query tokens of a sequence at once",
+            stage="retrieve",
+            batch=TOKENS,
+            work=TOKENS * KV_HEADS * self.n,
+            **shape,
+        )
+        if not torch.equal(together.run(0), candidates):
+            raise DisagreementError(f"n={self.n}: query tokens find other candidates than alone")
         if not self.room.wants("vote+select"):
             return
         stages = self.add_ours(

@@ -74,7 +74,7 @@ class Section:
             "layers": len(self.layers),
             **fields,
         }
-        record = self.record(method, self.library.backend, method, **fields)
+        record = self.record(method, self.library.backend, fields.pop("stage", method), **fields)
         self.methods.append(self.method(record, measured, pilot))
         return measured
 

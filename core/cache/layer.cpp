@@ -21,9 +21,10 @@ absl::StatusOr<std::unique_ptr<Layer>> Layer::create(const CacheShape& shape, Ca
   std::unique_ptr<Layer> layer(new Layer(shape, pools,
                                          shape.policies[static_cast<std::size_t>(number)],
                                          std::move(sinks), std::move(rows), std::move(records)));
-  if (!layer->is_sparse()) return layer;
+  // Attention in full reads a codec too, the neutral one: it tells which queries are bad.
   PKV_ASSIGN_OR_RETURN(layer->sets_,
                        CodecSets::create(shape.device, shape.geometry, shape.codec_options));
+  if (!layer->is_sparse()) return layer;
   const auto make = [&](int64_t bytes) {
     return Buffer::create(shape.device, PKV_MEMORY_DEVICE, sequences * bytes);
   };
@@ -226,7 +227,6 @@ int64_t Layer::table_bytes() const {
 
 // The sets in use, the neutral one apart, and the numbers of all fits.
 int64_t Layer::codec_bytes() const {
-  if (!is_sparse()) return 0;
   const int64_t kept = *fit_count_ + (imported_ ? 1 : 0);
   return (sets_->used() + kept) * CodecSets::set_bytes(shape_.geometry);
 }

@@ -230,8 +230,8 @@ class Layer {
   const CacheShape& shape_;
   CachePools& pools_;
   LayerPolicy policy_;
+  std::unique_ptr<CodecSets> sets_;  // outlives the states, which hold some of them
   std::vector<SequenceState> states_;
-  std::unique_ptr<CodecSets> sets_;
   std::shared_ptr<int64_t> fit_count_ = std::make_shared<int64_t>(0);
   std::optional<CodecParams> imported_;
   std::shared_ptr<CodecSets::Slot> imported_slot_;

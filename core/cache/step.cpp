@@ -148,7 +148,7 @@ class Step {
       *batch = batch_;
     }
     for (pkv_codec_params* codec : {&args_.vote.codec, &args_.rerank.codec, &args_.attend.codec}) {
-      codec->set_of = layer_.is_sparse() ? numbers.sets : nullptr;
+      codec->set_of = numbers.sets;
     }
     args_.attend.sink_logits = sink_logits;
     if (call_.output != nullptr) place_parts(numbers);
@@ -243,7 +243,7 @@ class Step {
     attend.query_heads = shape_.desc.query_heads;
     attend.scale = shape_.step.scale;
     attend.soft_cap = shape_.desc.soft_cap;
-    attend.codec.geometry = &shape_.geometry;
+    attend.codec = layer_.codec();
     attend.batch = batch_;
     attend.queries = call_.query->tensor();
     attend.output = call_.output->tensor();
@@ -253,7 +253,6 @@ class Step {
       attend.tail = shape_.step.tail;
       attend.k = shape_.step.k;
       attend.tail_samples = shape_.step.tail_samples;
-      attend.codec = layer_.codec();
       attend.candidates_stride = stride_;
       attend.value_sums = layer_.value_sums();
       attend.good_counts = layer_.good_counts();

@@ -1,7 +1,5 @@
 // attend with a plan: exact softmax over dense parts and fetched rows, and the tail.
 // docs/algorithm.md, 8.
-#include <cstddef>
-
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/pipeline/checks.h"
@@ -41,11 +39,8 @@ absl::Status attend_in(const Plan& plan, const Stream& stream, const pkv_attenti
                        const pkv_hits* hits, void* memory) {
   const pkv_attend_slots& slots = plan.device().backend().attend;
   const pkv_geometry& g = plan.geometry();
-  PKV_RETURN_IF_ERROR(DenseAttention::check_count(attention.dense_count));
   DenseAttention dense;
-  PKV_RETURN_IF_ERROR(
-      dense.check(plan, attention.query, attention.output, attention.lse,
-                  {attention.dense, static_cast<std::size_t>(attention.dense_count)}));
+  PKV_RETURN_IF_ERROR(dense.check(plan, attention));
   pkv_attend_args& args = dense.args;
   PKV_RETURN_IF_ERROR(set_hits(plan, hits, args));
   KeysValues fetched;

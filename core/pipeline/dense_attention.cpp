@@ -35,17 +35,14 @@ absl::Status DenseAttention::check_count(int32_t dense_count) {
 }
 
 absl::Status DenseAttention::check(const Plan& plan, const pkv_tensor& query,
-                                   const pkv_tensor& output, float* lse,
-                                   std::span<const pkv_dense> dense) {
+                                   const pkv_tensor& output, std::span<const pkv_dense> dense) {
   const Device& device = plan.device();
   const pkv_geometry& g = plan.geometry();
   PKV_RETURN_IF_ERROR(check_has_values(g));
   PKV_ASSIGN_OR_RETURN(
       tensors_, check_query_output(device, query, output, plan.batch(), plan.query_heads(), g));
-  args = plan.attend_args();
   args.queries = tensors_->query.tensor();
   args.output = tensors_->output.tensor();
-  args.lse = lse;
   for (std::size_t i = 0; i < dense.size(); ++i) {
     const auto number = static_cast<int64_t>(i);
     KeysValues& rows = parts_[i];

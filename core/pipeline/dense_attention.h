@@ -2,12 +2,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "absl/status/status.h"
+#include "core/base/status.h"
 #include "core/pipeline/attend_checks.h"
 #include "core/plan/plan.h"
 #include "core/runtime/stream.h"
@@ -22,9 +24,16 @@ class DenseAttention {
   DenseAttention(const DenseAttention&) = delete;
   DenseAttention& operator=(const DenseAttention&) = delete;
 
-  // The caller's arguments into `args`, on top of the plan's.
-  absl::Status check(const Plan& plan, const pkv_tensor& query, const pkv_tensor& output,
-                     float* lse, std::span<const pkv_dense> dense);
+  // The caller's arguments into `args`, on top of the plan's. Call: pkv_attention or pkv_step.
+  template <class Call>
+  absl::Status check(const Plan& plan, const Call& call) {
+    PKV_RETURN_IF_ERROR(check_count(call.dense_count));
+    args = plan.attend_args();
+    args.lse = call.lse;
+    args.sink_logits = call.sink_logits;
+    return check(plan, call.query, call.output,
+                 {call.dense, static_cast<std::size_t>(call.dense_count)});
+  }
   // Lengths of dense parts are the caller's host memory; the backend reads them from `room`,
   // PKV_MAX_PARTS * b numbers of scratch.
   absl::Status copy_lengths(const Plan& plan, const Stream& stream, int64_t* room);
@@ -32,12 +41,14 @@ class DenseAttention {
   absl::Status check_apart(const std::string& name, const KeysValues& rows) const {
     return check_output_apart(tensors_->output, name, rows);
   }
-  // INVALID_ARGUMENT: more parts than PKV_ATTENTION_PARTS.
-  static absl::Status check_count(int32_t dense_count);
 
   pkv_attend_args args{};
 
  private:
+  static absl::Status check_count(int32_t dense_count);
+  absl::Status check(const Plan& plan, const pkv_tensor& query, const pkv_tensor& output,
+                     std::span<const pkv_dense> dense);
+
   std::optional<QueryOutput> tensors_;
   std::array<KeysValues, PKV_MAX_PARTS> parts_;
 };

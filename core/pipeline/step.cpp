@@ -2,7 +2,6 @@
 #include "core/pipeline/step.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <optional>
 
 #include "core/base/dtype.h"
@@ -87,6 +86,7 @@ absl::Status run_parts(const Plan& plan, const Stream& stream, const pkv_step& s
   std::copy_n(step.dense, PKV_ATTENTION_PARTS, attention.dense);
   attention.output = step.output;
   attention.lse = step.lse;
+  attention.sink_logits = step.sink_logits;
   RowsView keys;
   RowsView values;
   if (source.keys) {
@@ -109,10 +109,8 @@ absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step,
                   const pkv_hits& hits) {
   PKV_RETURN_IF_ERROR(plan.check_stream(stream));
   PKV_RETURN_IF_ERROR(check_range("hits.flags", hits.flags, 0, 0));
-  PKV_RETURN_IF_ERROR(DenseAttention::check_count(step.dense_count));
   DenseAttention dense;
-  PKV_RETURN_IF_ERROR(dense.check(plan, step.query, step.output, step.lse,
-                                  {step.dense, static_cast<std::size_t>(step.dense_count)}));
+  PKV_RETURN_IF_ERROR(dense.check(plan, step));
   if (plan.options().tail != PKV_TAIL_DROP) PKV_RETURN_IF_ERROR(check_tail_values(plan));
   PKV_RETURN_IF_ERROR(plan.check_lengths());
   KeysValues source;

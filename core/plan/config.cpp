@@ -118,6 +118,7 @@ absl::StatusOr<StepOptions> Config::step_options() const {
   options.tail_samples = static_cast<int32_t>(to_integer(value(Option::kTailSamples)));
   options.k_min = static_cast<int32_t>(to_integer(value(Option::kKMin)));
   options.weigh_norms = is(Option::kValueNorm, "on");
+  options.soft_cap = to_float(value(Option::kSoftCap));
   options.share = to_double(value(Option::kShare));
 
   if (is(Option::kScale, "auto")) {

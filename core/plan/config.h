@@ -34,6 +34,7 @@ struct StepOptions {
   int32_t k_min;
   bool weigh_norms;
   float scale;
+  float soft_cap;
   double share;
 };
 

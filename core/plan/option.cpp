@@ -41,6 +41,8 @@ constexpr OptionInfo kTable[] = {
     {"tail_samples", "1..65536", "512", "512",
      "keys that stand for those that are no candidates (tail other than drop)"},
     {"scale", "auto or (0, 1e6]", "auto", "auto", "of the softmax; auto: 1/sqrt(head_dim)"},
+    {"soft_cap", "0 (none) or (0, 1e6]", "0", "0",
+     "logits become soft_cap * tanh(logit / soft_cap)"},
     {"share", "0..1", "0", "0",
      "fetch until this share of the weight is reached (rank = group); 0: k"},
     {"k_min", "0..65536", "1", "1", "rows to fetch at least, with share"},
@@ -156,6 +158,10 @@ std::optional<std::string> canonical_value(Option option, std::string_view text)
       return text == "auto" ? std::string(text) : real_above<double>(text, 0, 1);
     case Option::kScale:
       return text == "auto" ? std::string(text) : real_above<float>(text, 0, 1e6F);
+    case Option::kSoftCap: {
+      const std::optional<float> value = parse<float>(text);
+      return value && *value == 0 ? "0" : real_above<float>(text, 0, 1e6F);
+    }
     case Option::kShare: {
       const std::optional<double> value = parse<double>(text);
       return value && *value == 0 ? "0" : real_above<double>(text, 0, 1);

@@ -32,11 +32,12 @@ enum class Option : int {
   kRank,
   kTailSamples,
   kScale,
+  kSoftCap,
   kShare,
   kKMin,
   kNonfinite,
 };
-inline constexpr std::size_t kOptionCount = 22;
+inline constexpr std::size_t kOptionCount = 23;
 
 struct OptionInfo {
   const char* name;

@@ -104,16 +104,10 @@ absl::Status Plan::set_sequences(const pkv_plan_desc& desc) {
   if (desc.sequences == nullptr) {
     PKV_RETURN_IF_ERROR(check_range("batch without sequences", desc.batch, 0, index_->sequences()));
   }
-  std::vector<bool> is_taken(static_cast<std::size_t>(index_->sequences()));
   for (int32_t i = 0; i < batch_; ++i) {
     const int32_t sequence = desc.sequences == nullptr ? i : desc.sequences[i];
     PKV_RETURN_IF_ERROR(
         check_index(str_cat("sequences[", i, "]"), sequence, 0, int64_t{index_->sequences()} - 1));
-    if (is_taken[static_cast<std::size_t>(sequence)]) {
-      return absl::InvalidArgumentError(
-          str_cat("sequences[", i, "]=", sequence, " occurs twice, accepted: all different"));
-    }
-    is_taken[static_cast<std::size_t>(sequence)] = true;
     are_neighbours_ = are_neighbours_ && sequence == (i == 0 ? sequence : sequences_.back() + 1);
     sequences_.push_back(sequence);
   }
@@ -202,6 +196,7 @@ pkv_rerank_args Plan::rerank_args() const {
   args.tail_samples = options_.tail_samples;
   args.weigh_norms = options_.weigh_norms ? 1 : 0;
   args.scale = options_.scale;
+  args.soft_cap = options_.soft_cap;
   args.share = options_.share;
   args.codec = index_->codec()->params();
   args.batch = batch_args();
@@ -226,6 +221,7 @@ pkv_attend_args Plan::attend_args() const {
   args.tail = options_.tail;
   args.tail_samples = options_.tail_samples;
   args.scale = options_.scale;
+  args.soft_cap = options_.soft_cap;
   args.k = options_.k;
   args.codec = index_->codec()->params();
   args.batch = batch_args();

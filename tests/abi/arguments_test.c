@@ -142,7 +142,7 @@ static void test_config_nulls(void) {
   CHECK_NULL(pkv_config_option_info(0, NULL), "out");
   CHECK_OK(pkv_config_option_count(&number));
   CHECK_FAILS(pkv_config_option_info(-1, &info), PKV_OUT_OF_RANGE, "index=-1");
-  CHECK_FAILS(pkv_config_option_info(number, &info), PKV_OUT_OF_RANGE, "accepted: 0..21");
+  CHECK_FAILS(pkv_config_option_info(number, &info), PKV_OUT_OF_RANGE, "accepted: 0..22");
   pkv_config_destroy(config);
 }
 

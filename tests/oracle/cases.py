@@ -75,6 +75,11 @@ class Case:
     k_min: int
     pieces: int
     parts: int
+    soft_cap: float = 0.0
+    has_sinks: bool = False
+
+    def logit(self, products):
+        return model.logit(products, self.scale, self.soft_cap)
 
     @property
     def query_heads(self):
@@ -184,4 +189,6 @@ def make_case(index):
         k_min=pick(rng, (0, 1, 4)),
         pieces=pick(rng, (1, 2, 3)),
         parts=pick(rng, (0, 1, 2, 4)),
+        soft_cap=float(np.float32(pick(rng, (0.0, 0.3, 5.0, 50.0, 1e6), (5, 1, 2, 2, 1)))),
+        has_sinks=bool(rng.random() < 0.3),
     )

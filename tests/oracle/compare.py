@@ -119,7 +119,7 @@ def score_tolerance(run, est, score):
         if run.g.value_norm:
             noise = noise + 2.0**-23 * size + 1e-15
         return noise + (2.0**-23 * np.abs(score) if run.g.value_norm else 0)
-    largest = run.case.scale * np.abs(est.astype(np.float64)).max(initial=0)
+    largest = np.abs(run.case.logit(est)).max(initial=0)
     noise = largest * (2.0**-50 if exact_codec else 2.0**-22) + 1e-12
     return noise + 2.0**-23 * np.abs(score)
 
@@ -130,7 +130,7 @@ def hits(run, entry, head, index):
     est = row_estimates(run, entry, head, index)
     norms = run.records[entry, head].value_norms
     norms = norms[chosen] if run.g.value_norm else None
-    score = rerank.scores(est, case.rank, case.scale, norms)
+    score = rerank.scores(est, case.rank, case.logit, norms)
     tolerance = score_tolerance(run, est, score)
 
     count = int(out["counts"][index])
@@ -174,7 +174,7 @@ def rest(run, entry, head, index, n):
     case = run.case
     est = row_samples(run, entry, head, n)
     chosen = run.candidates(index)
-    want, largest = rerank.rest_lse(est, run.samples(n), n, chosen, case.scale)
+    want, largest = rerank.rest_lse(est, run.samples(n), n, chosen, case.logit)
     got = run.reranked["rest_lse"][entry, head * case.group : (head + 1) * case.group]
     noise = largest * (2.0**-50 if run.g.codec != model.POLAR4 else 2.0**-22) + 1e-11
     finite = np.where(np.isfinite(want), np.abs(want), 0)
@@ -219,7 +219,15 @@ def attention(run, entry, head, index, meaningful=1e-4):
     keys, values, fetched = run.attention_rows(entry, head, index)
     tail = zone(run, entry, head, index, fetched)
     want, want_lse, spread = attend.attend(
-        run.g, run.params[head], queries, keys, values, case.scale, case.tail, tail
+        run.g,
+        run.params[head],
+        queries,
+        keys,
+        values,
+        case.logit,
+        case.tail,
+        tail,
+        None if run.sinks is None else run.sinks[heads],
     )
     largest = np.abs(values).max(initial=0)
     if tail is not None:

@@ -117,7 +117,8 @@ class Run:
             arrays = [array.astype(np.float32) for array in (center, balance, value_center)]
             heads.append(model.make_params(g, *arrays))
         self.params = heads
-        names = [name for name, *_ in structs.CodecParams._fields_ if name != "geometry"]
+        names = [name for name, *_ in structs.CodecParams._fields_]
+        names = [name for name in names if name not in ("geometry", "set_of")]
         self.param_arrays = {}
         for name in names:
             if "value" in name and not g.sketch_bits:

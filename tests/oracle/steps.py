@@ -103,6 +103,7 @@ class Steps(Run):
             tail_samples=case.tail_samples,
             weigh_norms=self.g.value_norm,
             scale=case.scale,
+            soft_cap=case.soft_cap,
             share=case.share,
             codec=self.codec,
             batch=self.batch,
@@ -160,6 +161,16 @@ class Steps(Run):
         return parts
 
     @cached_property
+    def sinks(self):
+        """float32 [hq], one of several none, or None without sink logits."""
+        if not self.case.has_sinks:
+            return None
+        rng = np.random.default_rng(case_seed(self.case) + 1)
+        sinks = (4 * rng.standard_normal(self.case.query_heads)).astype(np.float32)
+        sinks[1::5] = -np.inf
+        return sinks
+
+    @cached_property
     def attended(self):
         """(output raw [b, hq, dv], lse [b, hq])."""
         case, g = self.case, self.g
@@ -199,6 +210,8 @@ class Steps(Run):
             scale=case.scale,
             k=case.k,
             tail_samples=case.tail_samples,
+            soft_cap=case.soft_cap,
+            sink_logits=self.sinks,
             codec=self.codec,
             batch=self.batch,
             queries=self.query_tensor(),

@@ -1,11 +1,38 @@
 """The oracle's fit, samples and tails against themselves: identities that they must satisfy."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from oracle import attend, encode, fit, model, rerank
 from test_oracle_self import GEOMETRY, random_params
+
+
+def scaled(scale, soft_cap=0.0):
+    return partial(model.logit, scale=scale, soft_cap=soft_cap)
+
+
+def test_a_soft_cap_limits_and_a_sink_takes_its_share():
+    """8.1, by what follows from it: the capped softmax, and the sink's part of the mass."""
+    rng = np.random.default_rng(12)
+    keys, values = 3 * rng.standard_normal((2, 50, 128)).astype(np.float32)
+    queries = rng.standard_normal((3, 128)).astype(np.float32)
+    params = random_params(GEOMETRY, rng)
+    rows = (GEOMETRY, params, queries, keys, values)
+    products = queries.astype(np.float64) @ keys.T.astype(np.float64)
+    logits = 2 * np.tanh(products / 8 / 2)
+    want = np.exp(logits) @ values / np.exp(logits).sum(axis=1, keepdims=True)
+    output, lse, _ = attend.attend(*rows, scaled(1 / 8, 2.0))
+    assert np.abs(output - want).max() < 1e-12
+    assert np.abs(lse - np.log(np.exp(logits).sum(axis=1))).max() < 1e-12
+    sinks = np.array([3.5, -np.inf, -1.0], np.float32)
+    with_sinks, sunk_lse, _ = attend.attend(*rows, scaled(1 / 8, 2.0), sinks=sinks)
+    assert np.abs(sunk_lse - np.logaddexp(lse, sinks)).max() < 1e-12
+    assert np.abs(with_sinks - output * np.exp(lse - sunk_lse)[:, None]).max() < 1e-12
+    nothing = attend.attend(GEOMETRY, params, queries, NOTHING, NOTHING, scaled(1), sinks=sinks)
+    assert (nothing[0] == 0).all()
+    assert (nothing[1] == sinks).all()
 
 
 def test_attention_over_all_keys_is_the_exact_softmax():
@@ -19,11 +46,13 @@ def test_attention_over_all_keys_is_the_exact_softmax():
     everything = np.arange(300)
     params = random_params(GEOMETRY, rng)
     est, _ = rerank.estimates(GEOMETRY, params, records, queries)
-    rest, _ = rerank.rest_lse(est, everything, 300, everything, 1 / 8)
+    rest, _ = rerank.rest_lse(est, everything, 300, everything, scaled(1 / 8))
     assert (rest == -np.inf).all()
     zone = attend.Zone(300, everything, est, rest, everything, values.sum(axis=0), 300)
     for tail in (model.DROP, model.MEAN):
-        output, lse, _ = attend.attend(GEOMETRY, params, queries, keys, values, 1 / 8, tail, zone)
+        output, lse, _ = attend.attend(
+            GEOMETRY, params, queries, keys, values, scaled(1 / 8), tail, zone
+        )
         assert np.abs(output - want).max() < 1e-12
         assert np.abs(lse - np.log(np.exp(logits).sum(axis=1))).max() < 1e-12
 
@@ -40,7 +69,7 @@ def tail_of(rng, stride, samples, fetched, n=700):
     positions = rerank.sample_positions(n, stride, samples)
     sampled, _ = rerank.sample_estimates(geometry, params, records, queries, positions)
     assert (sampled == est[:, positions]).all()
-    rest, _ = rerank.rest_lse(sampled, positions, n, candidates, 1 / 16)
+    rest, _ = rerank.rest_lse(sampled, positions, n, candidates, scaled(1 / 16))
     zone = attend.Zone(
         n,
         candidates,
@@ -67,7 +96,7 @@ def test_tail_masses_add_up(samples, stride, bound):
     )
     whole = rerank.log_sum_exp(logits)
     for tail in (model.MEAN, model.SKETCH, model.SAMPLED):
-        args = (geometry, params, queries, NOTHING, NOTHING, 1 / 16, tail, zone)
+        args = (geometry, params, queries, NOTHING, NOTHING, scaled(1 / 16), tail, zone)
         assert np.abs(attend.attend(*args)[1] - whole).max() < bound
 
 
@@ -78,7 +107,7 @@ def test_tail_of_all_samples_is_the_softmax_of_the_sketches():
     weights = np.exp(logits[:, left])
     sketched = attend.sketch_values(geometry, params, zone.records, np.flatnonzero(left))
     want = weights @ sketched / weights.sum(axis=1, keepdims=True)
-    args = (geometry, params, queries, NOTHING, NOTHING, 1 / 16, model.SKETCH, zone)
+    args = (geometry, params, queries, NOTHING, NOTHING, scaled(1 / 16), model.SKETCH, zone)
     assert np.abs(attend.attend(*args)[0] - want).max() < 1e-12
 
 
@@ -87,7 +116,7 @@ def test_sampled_tail_lies_between_its_samples_and_the_mean(stride):
     geometry, params, queries, zone, logits = tail_of(
         np.random.default_rng(12), stride, 30, fetched=9
     )
-    args = (geometry, params, queries, NOTHING, NOTHING, 1 / 16, model.SAMPLED, zone)
+    args = (geometry, params, queries, NOTHING, NOTHING, scaled(1 / 16), model.SAMPLED, zone)
     output, lse, _ = attend.attend(*args)
     good = zone.samples[~np.isin(zone.samples, zone.fetched)]
     assert 25 < len(good) <= 30

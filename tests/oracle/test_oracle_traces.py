@@ -192,10 +192,10 @@ def test_attention_is_near_the_exact_one(traced):
         heads = slice(head * traced.case.group, (head + 1) * traced.case.group)
         queries = traced.group_of(entry, head)
         keys, values = (traced.trace[name][head].astype(np.float32) for name in "kv")
-        params, scale = traced.params[head], traced.case.scale
-        exact, _, _ = attend.attend(traced.g, params, queries, keys, values, scale)
+        params, logit = traced.params[head], traced.case.logit
+        exact, _, _ = attend.attend(traced.g, params, queries, keys, values, logit)
         dense = np.r_[0:SINK, SINK + n : len(keys)]
-        without, _, _ = attend.attend(traced.g, params, queries, keys[dense], values[dense], scale)
+        without, _, _ = attend.attend(traced.g, params, queries, keys[dense], values[dense], logit)
         size = np.linalg.norm(exact)
         errors.append(np.linalg.norm(output[entry, heads] - exact) / size)
         dense_errors.append(np.linalg.norm(without - exact) / size)

@@ -180,9 +180,10 @@ PKV_API pkv_status pkv_event_wait(pkv_event *event, pkv_stream *stream);
 
 /* A set of options. Those of the codec (head_dim, value_dim, v_source, codec, vote, center,
  * balance, fit, rounds, seed, value_norm, the sketch named by tail) fix what a key record is; those
- * of a plan (k, candidates, vote_group, rho_of, rank, tail, tail_samples, scale, share, k_min) how
- * a step works; nonfinite belongs to append. docs/algorithm.md has the meaning, its section 1 what
- * the profiles choose; pkv_config_option_info lists all of them with their defaults. */
+ * of a plan (k, candidates, vote_group, rho_of, rank, tail, tail_samples, scale, soft_cap, share,
+ * k_min) how a step works; nonfinite belongs to append. docs/algorithm.md has the meaning, its
+ * section 1 what the profiles choose; pkv_config_option_info lists all of them with their defaults.
+ */
 typedef struct pkv_config pkv_config;
 /* profile: "default" or "paper". head_dim has no default and must be set. */
 PKV_API pkv_status pkv_config_create(const char *profile, pkv_config **out);
@@ -317,7 +318,8 @@ typedef struct pkv_plan_desc {
   int32_t batch;            /* b, 0..65,535 entries of the batch; default 1 */
   int32_t query_heads;      /* hq, a multiple of h, at most 128 h */
   int32_t owns_scratch;     /* 1: the plan allocates its scratch; then one call at a time */
-  const int32_t *sequences; /* [b] different sequences of the index; NULL: 0..b-1. Copied. */
+  const int32_t *sequences; /* [b] of the index; NULL: 0..b-1. One that is named several times has
+                             * several query tokens. Copied. */
   int64_t max_tokens;       /* longest row the plan serves; 0: the index's capacity */
 } pkv_plan_desc;
 PKV_API pkv_status pkv_plan_desc_init(pkv_plan_desc *desc, size_t struct_size);
@@ -392,7 +394,10 @@ typedef struct pkv_attention {
   const pkv_hits *hits; /* of the retrieve; NULL: dense parts only, nothing of the zone */
   void *scratch;        /* as for pkv_retrieve */
   pkv_tensor output;    /* [b, hq, dv] f32, f16 or bf16 */
-  float *lse;           /* [b, hq] natural log-sum-exp, tail included; optional */
+  float *lse;           /* [b, hq] natural log-sum-exp, tail and sink logits included; optional */
+  /* [hq] device memory, finite or -inf: each joins its head's softmax with a value of 0
+   * (docs/algorithm.md, 8.1); NULL: none */
+  const float *sink_logits;
 } pkv_attention;
 PKV_API pkv_status pkv_attention_init(pkv_attention *attention, size_t struct_size);
 
@@ -415,7 +420,8 @@ typedef struct pkv_step {
   const pkv_hits *hits;
   void *scratch;     /* as for pkv_retrieve */
   pkv_tensor output; /* [b, hq, dv] f32, f16 or bf16 */
-  float *lse;        /* [b, hq] natural log-sum-exp, tail included; optional */
+  float *lse;        /* [b, hq] natural log-sum-exp, tail and sink logits included; optional */
+  const float *sink_logits; /* as in pkv_attention */
 } pkv_step;
 PKV_API pkv_status pkv_step_init(pkv_step *step, size_t struct_size);
 

@@ -50,8 +50,8 @@ def sketch_values(geometry, params, records, positions):
 class Tail:
     """The tail of one row: what each head adds to the softmax."""
 
-    def __init__(self, geometry, params, tail, scale, zone):
-        self.tail, self.scale, self.zone = tail, float(scale), zone
+    def __init__(self, geometry, params, tail, logit, zone):
+        self.tail, self.logit, self.zone = tail, logit, zone
         self.left = ~np.isin(zone.candidates, zone.fetched)
         self.mean = None
         if zone.good_count:
@@ -67,7 +67,7 @@ class Tail:
             self.sampled = sketch_values(geometry, params, zone.records, positions)
 
     def sample_logits(self, head):
-        return self.scale * self.zone.sample_estimates[head, self.good_samples].astype(np.float64)
+        return self.logit(self.zone.sample_estimates[head, self.good_samples])
 
     def pseudo_value(self, head):
         """The value of the one token that stands for many keys."""
@@ -87,7 +87,7 @@ class Tail:
     def tokens(self, head):
         """(logits, values) that one head attends to."""
         logits, values = [], []
-        estimates = self.scale * self.zone.estimates[head, self.left].astype(np.float64)
+        estimates = self.logit(self.zone.estimates[head, self.left])
         rest = float(self.zone.rest_lse[head])
         if self.tail == model.SKETCH:
             logits.append(estimates)
@@ -105,17 +105,18 @@ class Tail:
         return np.abs(self.sample_logits(head)).max(initial=0)
 
 
-def attend(geometry, params, queries, keys, values, scale, tail=model.DROP, zone=None):
+def attend(geometry, params, queries, keys, values, logit, tail=model.DROP, zone=None, sinks=None):
     """(output [G, dv], lse [G], spread [G]): float64. keys [m, d] and values [m, dv] are the dense
-    parts and fetched rows together; spread bounds the relative error of a weight in float64."""
+    parts and fetched rows together, sinks [G] the heads' sink logits; spread bounds the relative
+    error of a weight in float64."""
     width = values.shape[1]
     output = np.zeros((len(queries), width))
     lse = np.full(len(queries), -np.inf)
     spread = np.zeros(len(queries))
     keys = keys.astype(np.float64)
-    added = None if tail == model.DROP else Tail(geometry, params, tail, scale, zone)
+    added = None if tail == model.DROP else Tail(geometry, params, tail, logit, zone)
     for head, query in enumerate(queries.astype(np.float64)):
-        all_logits = [float(scale) * (keys @ query)]
+        all_logits = [logit(keys @ query)]
         all_values = [values.astype(np.float64)]
         largest = 0.0
         if added is not None:
@@ -123,6 +124,9 @@ def attend(geometry, params, queries, keys, values, scale, tail=model.DROP, zone
             all_logits += more[0]
             all_values += more[1]
             largest = added.largest_logit(head)
+        if sinks is not None and sinks[head] > -np.inf:
+            all_logits.append(sinks[head : head + 1].astype(np.float64))
+            all_values.append(np.zeros((1, width)))
         logits, rows = np.concatenate(all_logits), np.concatenate(all_values)
         if len(logits) == 0:
             continue
@@ -130,7 +134,7 @@ def attend(geometry, params, queries, keys, values, scale, tail=model.DROP, zone
         if lse[head] == -np.inf:
             continue
         output[head] = np.exp(logits - lse[head]) @ rows
-        terms = float(scale) * (np.abs(keys) @ np.abs(query))
+        terms = np.abs(logit(np.abs(keys) @ np.abs(query)))
         largest = max(largest, np.abs(logits).max(), terms.max(initial=0))
         spread[head] = (len(query) + 8) * largest * 2.0**-52
     return output, lse, spread

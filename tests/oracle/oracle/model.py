@@ -17,6 +17,12 @@ QUERIES_HEADS, QUERIES_SUM = 1, 2
 OWN, K_PREFIX, NONE = 1, 2, 3
 
 
+def logit(products, scale, soft_cap=0.0):
+    """L of products of queries and keys (8.1), float64."""
+    logits = float(scale) * np.asarray(products, np.float64)
+    return soft_cap * np.tanh(logits / soft_cap) if soft_cap else logits
+
+
 @dataclass(frozen=True)
 class Geometry:
     kv_heads: int

@@ -73,21 +73,21 @@ def mean_scores(est):
     return total / F32(len(est))
 
 
-def group_scores(est, scale):
-    """float64 [m]: ln sum_g exp(scale est_g - lse_g)."""
-    logits = float(scale) * est.astype(np.float64)
+def group_scores(est, logit):
+    """float64 [m]: ln sum_g exp(L(est_g) - lse_g)."""
+    logits = logit(est)
     return log_sum_exp(logits - log_sum_exp(logits)[:, None], axis=0)
 
 
 @quiet
-def scores(est, rank, scale, norms=None):
+def scores(est, rank, logit, norms=None):
     """float64 (an exact float32 value for rank mean without norms) of the candidates (6.2)."""
     if est.shape[1] == 0:
         return np.zeros(0)
     if rank == model.RANK_MEAN:
         score = mean_scores(est).astype(np.float64)
     else:
-        score = group_scores(est, scale)
+        score = group_scores(est, logit)
     if norms is not None:
         nv = from_bf16(norms).astype(np.float64)
         score = np.where(nv == 0, float(LIMIT) * -1, score + np.log(nv))
@@ -131,12 +131,12 @@ def sample_estimates(geometry, params, records, queries, positions):
 
 
 @quiet
-def rest_lse(est, positions, n, candidates, scale):
-    """(ln rest [G] float64, largest |scale est| among its terms), from the samples' estimates."""
+def rest_lse(est, positions, n, candidates, logit):
+    """(ln rest [G] float64, largest |L(est)| among its terms), from the samples' estimates."""
     outside = ~np.isin(positions, candidates)
     good = outside & ~np.isnan(est).any(axis=0)
     if not good.any():
         return np.full(len(est), -np.inf), 0.0
-    logits = float(scale) * est[:, good].astype(np.float64)
+    logits = logit(est[:, good])
     share = (n - len(candidates)) / outside.sum()
     return log_sum_exp(logits) + np.log(share), float(np.abs(logits).max())

@@ -59,18 +59,29 @@ TEST_CASE("config: profiles are default and paper") {
 
 // docs/algorithm.md, section 1, and the defaults that sections 2 to 8 name.
 TEST_CASE("config: defaults of every option in both profiles") {
-  const char* const kDefaults[][3] = {
-      {"head_dim", "", ""},         {"value_dim", "auto", "auto"},
-      {"v_source", "own", "own"},   {"codec", "scalar4", "polar4"},
-      {"vote", "graded", "tier"},   {"center", "on", "off"},
-      {"balance", "on", "off"},     {"fit", "picked", "keys"},
-      {"rounds", "1", "1"},         {"seed", "0", "0"},
-      {"value_norm", "off", "off"}, {"tail", "sampled", "drop"},
-      {"k", "100", "100"},          {"candidates", "auto", "auto"},
-      {"vote_group", "sum", "sum"}, {"rho_of", "keys", "keys"},
-      {"rank", "group", "mean"},    {"tail_samples", "512", "512"},
-      {"scale", "auto", "auto"},    {"share", "0", "0"},
-      {"k_min", "1", "1"},          {"nonfinite", "refuse", "refuse"}};
+  const char* const kDefaults[][3] = {{"head_dim", "", ""},
+                                      {"value_dim", "auto", "auto"},
+                                      {"v_source", "own", "own"},
+                                      {"codec", "scalar4", "polar4"},
+                                      {"vote", "graded", "tier"},
+                                      {"center", "on", "off"},
+                                      {"balance", "on", "off"},
+                                      {"fit", "picked", "keys"},
+                                      {"rounds", "1", "1"},
+                                      {"seed", "0", "0"},
+                                      {"value_norm", "off", "off"},
+                                      {"tail", "sampled", "drop"},
+                                      {"k", "100", "100"},
+                                      {"candidates", "auto", "auto"},
+                                      {"vote_group", "sum", "sum"},
+                                      {"rho_of", "keys", "keys"},
+                                      {"rank", "group", "mean"},
+                                      {"tail_samples", "512", "512"},
+                                      {"scale", "auto", "auto"},
+                                      {"soft_cap", "0", "0"},
+                                      {"share", "0", "0"},
+                                      {"k_min", "1", "1"},
+                                      {"nonfinite", "refuse", "refuse"}};
   REQUIRE(std::size(kDefaults) == kOptionCount);
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     CAPTURE(kDefaults[i][0]);
@@ -130,6 +141,9 @@ const std::vector<Values>& all_values() {
       {"scale",
        {"auto", "0.125", "1", "1e+06", "1e-30"},
        {"0", "-1", "1000001", "nan", "inf", "1e-60", "0,1", ""}},
+      {"soft_cap",
+       {"0", "30", "0.5", "1e+06"},
+       {"-1", "1000001", "nan", "inf", "-inf", "1e-60", "none", ""}},
       {"share", {"0", "0.9", "1"}, {"-0.1", "1.1", "nan", "on", ""}},
       {"k_min", {"0", "1", "65536"}, {"-1", "65537", ""}},
       {"nonfinite", {"refuse", "isolate"}, {"ignore", ""}},
@@ -291,6 +305,8 @@ TEST_CASE("config: scale is fp32(1/sqrt(d)) by default, else the float nearest t
   CHECK(complete({}).step_options()->scale == format::inv_sqrt(128));
   CHECK(with({{"head_dim", "64"}}).step_options()->scale == 0.125F);
   CHECK(complete({{"scale", "0.1"}}).step_options()->scale == 0.1F);
+  CHECK(complete({{"soft_cap", "30.5"}}).step_options()->soft_cap == 30.5F);
+  CHECK(complete({}).step_options()->soft_cap == 0.0F);
   CHECK(with({{"scale", "1000000"}}).step_options()->scale == 1e6F);
 }
 
