@@ -145,7 +145,7 @@ TEST_CASE("pages: a wrong last page or page id is named, and nothing is read") {
   check_refused(pool.append(sequence, {1, 0}, 17, {}), PKV_INVALID_ARGUMENT, {"0", "17", "16"});
   check_refused(pool.append(sequence, {1, 0}, 0, {}), PKV_INVALID_ARGUMENT, {"0", "16"});
   check_refused(pool.append(sequence, {1, 2}, 4, {}), PKV_OUT_OF_RANGE, {"2"});
-  check_refused(pool.append(sequence, {-1, 0}, 4, {}), PKV_OUT_OF_RANGE, {"-1", "2"});
+  check_refused(pool.append(sequence, {-1, 0}, 4, {}), PKV_OUT_OF_RANGE, {"-1", "0..1"});
   check_refused(pool.append(sequence, {1, 0}, 3, {}), PKV_INVALID_ARGUMENT, {"19", "20"});
   check_refused(world.append(0, {{sequence, {1}}}), PKV_FAILED_PRECONDITION, {});
   CHECK(world.length(0, sequence) == 20);

@@ -194,28 +194,5 @@ TEST_CASE("cache: exact attention over an encoded prefix is full attention, for 
   });
 }
 
-TEST_CASE("cache: a row cache changes what is counted, no answer") {
-  Machine machine("cpu");
-  Shape without = property_shapes().front();
-  Shape with = without;
-  with.row_cache = 16;
-  World plain(machine, without), caching(machine, with);
-  const int32_t sequence = plain.add();
-  REQUIRE(caching.add() == sequence);
-  plain.append_all(sequence, tokens_from(1, 300));
-  caching.append_all(sequence, tokens_from(1, 300));
-  for (uint64_t step = 0; step < 40; ++step) {
-    const Parts parts = {{sequence, {5000 + step / 2}}};  // every query comes twice
-    Attended a, b;
-    check(plain.decode_step(0, parts, 0, a));
-    check(caching.decode_step(0, parts, 0, b));
-    CHECK(same_bits(a.output, b.output));
-  }
-  CHECK(caching.stats().row_cache_lookups > 0);
-  CHECK(caching.stats().row_cache_hits > 0);
-  CHECK(caching.stats().row_cache_hits < caching.stats().row_cache_lookups);
-  CHECK(plain.stats().row_cache_hits == 0);
-}
-
 }  // namespace
 }  // namespace pkv::cache_model

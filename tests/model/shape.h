@@ -35,7 +35,6 @@ struct Shape {
   int32_t refits = 1;
   int32_t deferred = 0;
   float soft_cap = 0;
-  int32_t row_cache = 0;
   std::vector<float> sink_logits;
   struct Policy {
     int32_t attention = PKV_CACHE_SPARSE;

@@ -108,7 +108,6 @@ std::vector<Shape> model_shapes() {
   Shape adaptive = shape_of("adaptive", "40").with("share", "0.9").with("vote_group", "heads");
   adaptive.options.emplace_back("value_norm", "on");
   adaptive.page_tokens = 256;
-  adaptive.row_cache = 64;
   adaptive.refits = 0;
   shapes.push_back(adaptive);
   return shapes;

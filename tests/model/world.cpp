@@ -54,7 +54,6 @@ Desc::Desc(const Shape& shape) : c(filled<pkv_cache_desc, pkv_cache_desc_init>()
   c.refits = shape.refits;
   c.deferred = shape.deferred;
   c.soft_cap = shape.soft_cap;
-  c.row_cache = shape.row_cache;
   if (!shape.sink_logits.empty()) c.sink_logits = shape.sink_logits.data();
   for (const Shape::Policy& policy : shape.policies) {
     policies.push_back(filled<pkv_cache_layer, pkv_cache_layer_init>());
