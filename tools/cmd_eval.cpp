@@ -18,6 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+const std::string kFresh = "fresh";
+constexpr int64_t kInterval = 512;  // of the cache
+
 // One line of the result.
 struct Result {
   std::string trace;
@@ -58,17 +61,31 @@ absl::StatusOr<std::unique_ptr<Method>> create_method(const Engine& engine, cons
   if (name == "exact") return create_dense(engine, trace, DenseKind::kExact, setting);
   if (name == "full") return create_dense(engine, trace, DenseKind::kFull, setting);
   if (name == "streaming") return create_dense(engine, trace, DenseKind::kStreaming, setting);
+  if (name == kFresh) {
+    return create_decode(engine, trace, "default", options.values("default", seed), setting, true);
+  }
+  if (options.decodes) {
+    return create_decode(engine, trace, name, options.values(name, seed), setting, false);
+  }
   return create_retrieval(engine, trace, name, options.values(name, seed), setting);
+}
+
+// With --decode, `default` is followed by what a codec fitted at that very step would give.
+std::vector<std::string> entrant_names(const EvalOptions& options) {
+  std::vector<std::string> names = options.methods;
+  const auto it = std::find(names.begin(), names.end(), "default");
+  if (options.decodes && it != names.end()) names.insert(it + 1, kFresh);
+  return names;
 }
 
 absl::StatusOr<std::vector<Entrant>> create_entrants(const Engine& engine, const Trace& trace,
                                                      const EvalOptions& options,
                                                      const Setting& setting) {
   std::vector<Entrant> entrants;
-  for (const std::string& name : options.methods) {
+  for (const std::string& name : entrant_names(options)) {
     Entrant entrant;
     entrant.name = name;
-    const bool has_seeds = name == "paper" || name == "default";
+    const bool has_seeds = name == "paper" || name == "default" || name == kFresh;
     const size_t count = has_seeds ? options.seeds.size() : 1;
     for (size_t i = 0; i < count; ++i) {
       CLI_RETURN_IF_ERROR(check_interrupt());
@@ -86,8 +103,8 @@ absl::StatusOr<std::optional<double>> candidate_share(const Entrant& entrant,
                                                       const EvalOptions& options) {
   if (entrant.name == "exact" || entrant.name == "full") return std::optional(1.0);
   if (entrant.name == "streaming") return std::optional(0.0);
-  CLI_ASSIGN_OR_RETURN(const Config config,
-                       make_config(entrant.name, options.values(entrant.name, "0")));
+  const std::string profile = entrant.name == kFresh ? "default" : entrant.name;
+  CLI_ASSIGN_OR_RETURN(const Config config, make_config(profile, options.values(profile, "0")));
   CLI_ASSIGN_OR_RETURN(const std::string text, config_value(config.get(), "candidates"));
   if (text == "auto") return entrant.judge.candidate_share();
   CLI_ASSIGN_OR_RETURN(const double share, parse_real("candidates", text, 0, 1));
@@ -117,6 +134,8 @@ absl::StatusOr<Setting> setting_of(const Trace& trace, const EvalOptions& option
   setting.sink = options.sink;
   setting.local = options.local;
   setting.fit_queries = options.fit_queries;
+  setting.interval = options.decodes ? kInterval : 1;
+  setting.prefill = options.prefill;
   const int64_t fit = std::max<int64_t>(options.fit_queries, 1) - 1;
   setting.fit_position = trace.positions[static_cast<size_t>(fit)];
   setting.last_position = trace.positions[static_cast<size_t>(queries.back())];
@@ -131,12 +150,17 @@ absl::StatusOr<std::vector<Result>> evaluate(const Engine& engine, const EvalOpt
                        options.fit_queries, trace.query_count() - 1, trace.query_count(), path);
   }
   const std::vector<int64_t> queries = judged_queries(trace, options.fit_queries);
+  const int64_t first = trace.positions[static_cast<size_t>(queries.front())];
+  if (options.decodes && options.prefill > first + 1) {
+    return usage_error("--prefill={}: accepted are 0..{}, up to the first judged query of {}",
+                       options.prefill, first + 1, path);
+  }
   CLI_ASSIGN_OR_RETURN(const Setting setting, setting_of(trace, options, queries));
   CLI_ASSIGN_OR_RETURN(auto entrants, create_entrants(engine, trace, options, setting));
   Progress progress(trace.name, static_cast<int64_t>(queries.size()));
   for (const int64_t query : queries) {
-    const Regions regions =
-        regions_at(trace.positions[static_cast<size_t>(query)], setting.sink, setting.local);
+    const Regions regions = regions_at(trace.positions[static_cast<size_t>(query)], setting.sink,
+                                       setting.local, setting.interval);
     const Exact exact = attend_exactly(trace, query, regions, options.k);
     for (Entrant& entrant : entrants) {
       for (const auto& method : entrant.methods) {

@@ -9,6 +9,7 @@ namespace pkv::cli {
 namespace {
 
 constexpr int64_t kMaxSeeds = 1000;
+constexpr int64_t kDefaultPrefill = 4096;
 // These apply to every method, other options of the library to `default` alone.
 constexpr std::string_view kShared[] = {"k", "candidates", "seed"};
 
@@ -51,6 +52,10 @@ absl::Status check_used(const EvalOptions& options) {
 }
 
 absl::Status resolve(EvalOptions& options) {
+  if (!options.decodes && options.prefill >= 0) {
+    return usage_error("--prefill={}: applies with --decode", options.prefill);
+  }
+  if (options.prefill < 0) options.prefill = kDefaultPrefill;
   if (options.methods.empty()) options.methods = kMethods;
   if (options.seeds.empty()) {
     CLI_ASSIGN_OR_RETURN(const Config config, make_config("default", options.config.given()));
@@ -108,6 +113,10 @@ absl::StatusOr<bool> parse_eval(const std::vector<std::string>& arguments, EvalO
                 CLI_ASSIGN_OR_RETURN(options.seeds, parse_seeds(text));
                 return absl::OkStatus();
               });
+  line.flag("decode", &options.decodes,
+            "send the traces through the KV cache; beside default, fresh has a codec of that step");
+  line.integer("prefill", &options.prefill, 0, INT32_MAX,
+               "with --decode: tokens in one piece, the others one by one (default 4096)");
   line.real("min-recall", &options.min_recall, 0, 1,
             "exit code 1 if the recall of the method default is below on any trace");
   CLI_RETURN_IF_ERROR(options.config.offer(line, kCodecAndStepOptions));

@@ -24,6 +24,8 @@ struct EvalOptions {
   int64_t fit_queries = 64;
   int64_t k = 0;
   std::vector<std::string> seeds;
+  bool decodes = false;    // through the KV cache
+  int64_t prefill = -1;    // below 0: not given
   double min_recall = -1;  // below 0: not asked for
 
   // The options of one method with one seed; `method` is paper or default.

@@ -40,6 +40,8 @@ struct Setting {
   int64_t fit_queries = 64;   // the first ones of the trace
   int64_t fit_position = 0;   // the codec sees the zone of a query here
   int64_t last_position = 0;  // of the queries to come
+  int64_t interval = 1;       // by which the zone grows
+  int64_t prefill = 0;        // tokens that the cache takes in one piece
 };
 
 // The library: vote, rerank, fetch, attend. The index grows with the zone.
@@ -47,6 +49,13 @@ absl::StatusOr<std::unique_ptr<Method>> create_retrieval(const Engine& engine, c
                                                          const std::string& profile,
                                                          const OptionValues& options,
                                                          const Setting& setting);
+
+// The KV cache, which takes the trace token by token behind the prefill. `is_fresh`: with a codec that
+// is fitted anew for each question.
+absl::StatusOr<std::unique_ptr<Method>> create_decode(const Engine& engine, const Trace& trace,
+                                                      const std::string& profile,
+                                                      const OptionValues& options,
+                                                      const Setting& setting, bool is_fresh);
 
 // Without an index: all tokens; sink, window and the k best tokens of the zone by exact scores;
 // sink and window only.

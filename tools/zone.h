@@ -15,11 +15,13 @@ struct Regions {
   int64_t zone_tokens() const { return zone_end - sink_end; }
 };
 
-// The zone begins behind `sink` tokens and ends `local` tokens before the query's own end.
-inline Regions regions_at(int64_t position, int64_t sink, int64_t local) {
+// The zone begins behind `sink` tokens, is a multiple of `interval` long, and ends at least `local`
+// tokens before the query's own end.
+inline Regions regions_at(int64_t position, int64_t sink, int64_t local, int64_t interval = 1) {
   const int64_t tokens = position + 1;
   const int64_t sink_end = std::min(sink, tokens);
-  return {sink_end, std::max(sink_end, tokens - local), tokens};
+  const int64_t behind = std::max<int64_t>(0, tokens - local - sink_end);
+  return {sink_end, sink_end + behind - behind % interval, tokens};
 }
 
 }  // namespace pkv::cli

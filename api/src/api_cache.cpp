@@ -2,6 +2,8 @@
 #include <memory>
 #include <utility>
 
+#include "api/src/api_cache.h"
+
 #include "api/src/guard.h"
 #include "api/src/handles.h"
 #include "api/src/struct_size.h"
@@ -9,9 +11,9 @@
 #include "core/cache/cache.h"
 #include "pariskv/pariskv_cache.h"
 
-namespace {
+namespace pkv {
 
-pkv_cache_desc default_desc() {
+pkv_cache_desc default_cache_desc() {
   pkv_cache_desc desc{};
   desc.sequences = 1;
   desc.dtype = PKV_DTYPE_BF16;
@@ -26,6 +28,10 @@ pkv_cache_desc default_desc() {
   desc.refits = 1;
   return desc;
 }
+
+}  // namespace pkv
+
+namespace {
 
 absl::StatusOr<pkv_cache_batch> read_batch(const pkv_cache_batch* batch) {
   return pkv::read_struct(batch, pkv_cache_batch{}, "pkv_cache_batch");
@@ -69,7 +75,7 @@ absl::StatusOr<pkv_cache_attention> read_attention(const pkv_cache_attention* at
     });                                                              \
   }
 PKV_CACHE_INIT(pkv_cache_layer, (pkv_cache_layer{0, PKV_CACHE_SPARSE, 0}))
-PKV_CACHE_INIT(pkv_cache_desc, default_desc())
+PKV_CACHE_INIT(pkv_cache_desc, pkv::default_cache_desc())
 PKV_CACHE_INIT(pkv_cache_usage, pkv_cache_usage{})
 PKV_CACHE_INIT(pkv_cache_regions, pkv_cache_regions{})
 PKV_CACHE_INIT(pkv_cache_batch, pkv_cache_batch{})
@@ -86,7 +92,7 @@ pkv_status pkv_cache_create(pkv_device* device, const pkv_config* config,
     PKV_REQUIRE(config);
     PKV_REQUIRE(desc);
     PKV_ASSIGN_OR_RETURN(const pkv_cache_desc given,
-                         pkv::read_struct(desc, default_desc(), "pkv_cache_desc"));
+                         pkv::read_struct(desc, pkv::default_cache_desc(), "pkv_cache_desc"));
     auto cache = std::make_unique<pkv_cache>();
     PKV_ASSIGN_OR_RETURN(cache->cache, pkv::Cache::create(device->device, config->config, given));
     *out = cache.release();

@@ -29,9 +29,8 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
   pools.sinks = make(rows_kind, shape.sink_page_bytes, "rows of the sink");
   pools.rows = make(rows_kind, shape.row_page_bytes, "rows");
   pools.records = make(PKV_MEMORY_DEVICE, shape.record_page_bytes, "key records");
-  const int64_t identity = std::max<int64_t>({desc.sequences, desc.page_tokens, desc.sink});
-  PKV_ASSIGN_OR_RETURN(pools.numbers,
-                       HostNumbers::create(device, identity, desc.kv_heads, desc.page_tokens));
+  PKV_ASSIGN_OR_RETURN(pools.numbers, HostNumbers::create(device, identity_numbers(shape),
+                                                          desc.kv_heads, desc.page_tokens));
   PKV_ASSIGN_OR_RETURN(const int64_t encode_bytes, encode_scratch_bytes(shape));
   PKV_ASSIGN_OR_RETURN(pools.encode_scratch,
                        Buffer::create(device, PKV_MEMORY_DEVICE, encode_bytes));

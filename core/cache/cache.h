@@ -2,6 +2,7 @@
 // pariskv_cache.h says what each call does. Not here: what happens within a layer (layer.h, step.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/cache/cache_file.h"
 #include "core/cache/layer.h"
 #include "core/cache/shape.h"
 #include "core/cache/step.h"
@@ -19,6 +21,10 @@
 #include "pariskv/pariskv.h"
 
 namespace pkv {
+
+class PkvFile;        // core/index/file_sections.h
+class PkvWriter;      // core/index/file_writer.h
+class SectionStream;  // core/index/file_sections.h
 
 class Cache {
  public:
@@ -58,6 +64,23 @@ class Cache {
                            const pkv_tensor& keys, const pkv_tensor* values,
                            const pkv_cache_attention& attention, pkv_cache_hits* hits);
 
+  // cache_pages.cpp
+  absl::Status bind_pool(int32_t layer, const pkv_cache_pool& pool);
+  absl::Status append_pages(const Stream& stream, int32_t layer, const pkv_cache_blocks& blocks,
+                            const pkv_tensor* queries);
+
+  // cache_save.cpp; sequence -1: all in use. cache_load.cpp: the slots, at most `room`.
+  absl::Status save_sync(const Stream& stream, int32_t sequence, const std::string& path,
+                         bool may_overwrite);
+  absl::StatusOr<std::vector<int32_t>> load_sync(const Stream& stream, const std::string& path,
+                                                 int32_t room);
+
+  // cache_bytes.cpp. query_type 0: appends bring no queries.
+  static absl::StatusOr<pkv_cache_usage> bytes(std::shared_ptr<const Device> device,
+                                               const Config& config, const pkv_cache_desc& desc,
+                                               std::span<const int64_t> lengths,
+                                               pkv_dtype query_type);
+
   // cache_look.cpp
   absl::Status export_sync(const Stream& stream, int32_t layer, int32_t sequence, int32_t kv_head,
                            int64_t begin, int64_t count, const pkv_records& out);
@@ -82,6 +105,11 @@ class Cache {
   struct Tensors {
     std::optional<TensorView> keys, values, queries, query, output;
   };
+
+  // Of HostNumbers: sequences, and tokens of a page.
+  static int64_t identity_numbers(const CacheShape& shape) {
+    return std::max<int64_t>({shape.desc.sequences, shape.desc.page_tokens, shape.desc.sink});
+  }
 
   explicit Cache(CacheShape shape) : shape_(std::move(shape)) {}
 
@@ -109,7 +137,30 @@ class Cache {
   absl::Status append_checked(const Stream& stream, int32_t layer);
   absl::Status attend_checked(const Stream& stream, int32_t layer,
                               const pkv_cache_attention& attention, pkv_cache_hits* hits);
+  absl::Status check_blocks(int32_t layer, const pkv_cache_blocks& blocks);
   absl::Status reserve_for(int32_t layer, const StepCall& call, bool appends);
+
+  // cache_save.cpp
+  FileCache file_cache(int32_t sequences) const;
+  FileGeometry file_geometry(int32_t sequences) const;
+  int64_t fit_numbers() const;  // floats of one fit in a file
+  std::vector<float> numbers_of(const CodecParams* numbers) const;
+  RowRun chunk_run(std::byte* chunk, int64_t tokens, int64_t done, int64_t count) const;
+  absl::Status save_state(const Stream& stream, const Layer& layer, const SequenceState& state,
+                          PkvWriter& file);
+  // cache_load.cpp
+  absl::Status compare_file(const PkvFile& file, const FileGeometry& geometry,
+                            const FileCache& cache) const;
+  absl::Status load_layers(const PkvFile& file) const;
+  absl::Status load_states(const PkvFile& file, const FileCache& cache,
+                           std::vector<FileState>& states) const;
+  absl::Status load_fits(const PkvFile& file, SectionStream& section, Layer& layer,
+                         int32_t sequence, const FileState& state);
+  absl::Status load_queries(const Stream& stream, const PkvFile& file, SectionStream& section,
+                            Layer& layer, int32_t sequence, const FileState& state,
+                            pkv_dtype query_type);
+  absl::Status load_rows(const Stream& stream, SectionStream& section, Layer& layer,
+                         int32_t sequence, int64_t tokens);
 
   CacheShape shape_;
   mutable std::mutex mutex_;

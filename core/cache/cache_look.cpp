@@ -191,14 +191,14 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
     usage.codecs += layer->codec_bytes();
     for (int32_t sequence = 0; sequence < shape_.desc.sequences; ++sequence) {
       const SequenceState& state = layer->state(sequence);
-      const int64_t behind = std::max<int64_t>(0, state.tokens - shape_.desc.sink);
-      const int64_t row_places = static_cast<int64_t>(state.rows.size()) * page_tokens +
-                                 (state.sink ? shape_.desc.sink : 0);
-      usage.partly +=
-          (row_places - behind - (state.sink ? std::min(state.tokens, shape_.desc.sink) : 0)) *
-          heads * shape_.token_bytes();
       usage.partly += (static_cast<int64_t>(state.records.size()) * page_tokens - state.encoded) *
                       heads * shape_.record_row_bytes / page_tokens;
+      if (layer->has_pool()) continue;
+      const int64_t places = static_cast<int64_t>(state.rows.size()) * page_tokens +
+                             (state.sink ? shape_.desc.sink : 0);
+      const int64_t held_rows = std::max<int64_t>(0, state.tokens - shape_.desc.sink) +
+                                (state.sink ? std::min(state.tokens, shape_.desc.sink) : 0);
+      usage.partly += (places - held_rows) * heads * shape_.token_bytes();
     }
   }
   usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes();

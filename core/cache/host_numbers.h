@@ -48,6 +48,10 @@ class HostNumbers {
     return identity_.bytes() + zeros_.bytes() + pages_.bytes() + ring_.bytes();
   }
 
+  static int64_t bytes_for(int64_t identity, int64_t heads, int64_t page_tokens) {
+    return (identity + heads + heads * page_tokens) * int64_t{sizeof(int32_t)} + kRingBytes;
+  }
+
   // Room for numbers to be written now, aligned to 8.
   absl::StatusOr<std::byte*> take(const Stream& stream, int64_t bytes) {
     bytes = (bytes + 7) / 8 * 8;

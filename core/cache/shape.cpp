@@ -92,7 +92,7 @@ absl::Status CacheShape::check_desc(const pkv_cache_desc& d) {
   PKV_RETURN_IF_ERROR(check_range("fit_positions", d.fit_positions, 0, 4096));
   PKV_RETURN_IF_ERROR(check_range("refits", d.refits, 0, 1));
   PKV_RETURN_IF_ERROR(check_range("deferred", d.deferred, 0, 1));
-  PKV_RETURN_IF_ERROR(check_range("row_cache", d.row_cache, 0, int64_t{1} << 20));
+  PKV_RETURN_IF_ERROR(check_range("reserved", d.reserved, 0, 0));
   if (d.soft_cap >= 0 && d.soft_cap <= 1e6F) return absl::OkStatus();
   return absl::InvalidArgumentError(
       str_cat("soft_cap=", d.soft_cap, ", accepted: 0 (none), or above 0 and at most 1e6"));

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEADERS = ("pariskv.h", "pariskv_stages.h")
+HEADERS = ("pariskv.h", "pariskv_cache.h", "pariskv_stages.h")
 VERSION = "PARISKV_0.1"
 
 

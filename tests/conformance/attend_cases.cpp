@@ -271,9 +271,102 @@ void add_tails(Cases& cases) {
       {.tail = PKV_TAIL_SKETCH, .k = 0, .parts = {}});
 }
 
+// 8.1, with every tail.
+void add_caps_and_sinks(Cases& cases) {
+  struct Tail {
+    const char* name;
+    int32_t tail;
+    int32_t bits;
+    int32_t stride;
+  };
+  constexpr Tail kTails[] = {{"drop", PKV_TAIL_DROP, 0, 1},
+                             {"mean", PKV_TAIL_MEAN, 0, 1},
+                             {"sampled", PKV_TAIL_SAMPLED, 4, 16},
+                             {"sketch2", PKV_TAIL_SKETCH, 2, 1},
+                             {"sketch4", PKV_TAIL_SKETCH, 4, 1}};
+  for (const auto& [name, tail, bits, stride] : kTails) {
+    const std::string caps = fmt::format("caps_{}", name);
+    const std::string sinks = fmt::format("sinks_{}", name);
+    const Setup usual = {.d = 64,
+                         .dv = 24,
+                         .h = 2,
+                         .G = 3,
+                         .b = 3,
+                         .n = 100,
+                         .sketch_bits = bits,
+                         .sketch_stride = stride};
+    for (const char* queries : {"normal", "large", "one_nan"}) {
+      Setup setup = usual;
+      setup.queries = queries;
+      for (const float cap : {0.0F, 0.5F, 5.0F, 50.0F}) {
+        AttendOptions options = {.tail = tail, .k = 8, .parts = {9}, .soft_cap = cap};
+        if (cap != 0.0F) add(cases, caps.c_str(), setup, options);
+        options.has_sinks = true;
+        add(cases, sinks.c_str(), setup, options);
+      }
+    }
+    // More samples than fit, and nothing fetched.
+    add(cases, caps.c_str(), usual,
+        {.tail = tail, .tail_samples = 5, .parts = {}, .soft_cap = 5.0F, .has_sinks = true});
+  }
+  // Nothing but the sink.
+  add(cases, "sinks", {.d = 64, .h = 2, .G = 3, .b = 3, .n = 5}, {.parts = {}, .has_sinks = true});
+  add(cases, "sinks", {.d = 64, .h = 2, .G = 3, .b = 3, .n = 0},
+      {.tail = PKV_TAIL_MEAN, .parts = {5}, .has_sinks = true});
+  for (const pkv_dtype output : kFloats) {
+    add(cases, "sinks", {.d = 64, .h = 2, .G = 8, .b = 3, .n = 5, .dtype = PKV_DTYPE_BF16},
+        {.parts = {300}, .output_dtype = output, .soft_cap = 30.0F, .has_sinks = true});
+  }
+}
+
+// Parts and records in pages, several sets, several query tokens of a sequence, and all at once.
+void add_shapes(Cases& cases) {
+  for (const int64_t page : {1, 7, 16, 64}) {
+    for (const int64_t t : {1, 16, 17, 65}) {
+      add(cases, "pages", {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .n = 5},
+          {.parts = {t}, .page_tokens = page});
+    }
+    add(cases, "pages", {.d = 64, .h = 2, .G = 2, .b = 5, .n = 40, .query_tokens = 3},
+        {.k = 8, .parts = {33, 0, 5}, .has_lengths = false, .page_tokens = page});
+    add(cases, "pages",
+        {.d = 96, .dv = 64, .G = 4, .b = 3, .n = 40, .v_source = PKV_V_SOURCE_K_PREFIX},
+        {.parts = {33}, .page_tokens = page});
+    for (const pkv_dtype dtype : {PKV_DTYPE_F16, PKV_DTYPE_BF16}) {
+      add(cases, "pages", {.d = 128, .h = 4, .G = 2, .b = 3, .n = 40, .dtype = dtype},
+          {.k = 8, .parts = {90}, .page_tokens = page});
+    }
+  }
+  for (const int32_t stride : {1, 16, 64}) {
+    const int32_t tail = stride == 1 ? PKV_TAIL_SKETCH : PKV_TAIL_SAMPLED;
+    Setup setup = {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 6, .sketch_bits = 4};
+    setup.sketch_stride = stride;
+    for (const int64_t n : {63, 64, 65, 200}) {
+      setup.n = n;
+      setup.page = 64;
+      setup.sets = 1;
+      setup.query_tokens = 1;
+      add(cases, "store_pages", setup, {.tail = tail, .k = 8, .parts = {5}});
+      setup.sets = 3;
+      add(cases, "sets", setup, {.tail = tail, .k = 8, .parts = {5}});
+      setup.query_tokens = 2;
+      add(cases, "tokens", setup,
+          {.tail = tail,
+           .k = 8,
+           .parts = {5},
+           .page_tokens = 16,
+           .soft_cap = 20.0F,
+           .has_sinks = true});
+      setup.page = 0;
+      add(cases, "sets", setup, {.tail = tail, .k = 8, .parts = {5}});
+    }
+  }
+}
+
 }  // namespace
 
 void add_attend_cases(Cases& cases) {
+  add_caps_and_sinks(cases);
+  add_shapes(cases);
   add_dense(cases);
   add_tensors(cases);
   add_rows(cases);

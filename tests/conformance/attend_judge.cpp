@@ -58,6 +58,8 @@ class Sizer {
     }
     if (input_.k > 0) add_tokens(rows_[0], r, q, input_.counts[static_cast<size_t>(r)], sizes);
     if (input_.tail != PKV_TAIL_DROP) add_tail(i, query_head, sizes);
+    if (!input_.sink_logits.empty()) ++sizes.m;
+    sizes.eps += cap_error(input_.soft_cap);
     return sizes;
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/conformance/pages.h"
+
 namespace pkv::conformance {
 namespace {
 
@@ -23,6 +25,25 @@ void put_hits(Session& session, const AttendInput& input, pkv_attend_args& args)
   if (input.rows->values) args.row_values = session.in("row_values", *input.rows->values);
   args.positions = session.in("positions", padded(input.positions, input.k, -1));
   args.counts = session.in("counts", input.counts);
+}
+
+void put_part(Session& session, const AttendInput& input, const PartInput& part, pkv_part& out) {
+  if (part.lengths) out.lengths = session.in("part_lengths", *part.lengths);
+  if (part.page_tokens == 0) {
+    out.keys = session.in("part_keys", part.keys);
+    if (part.values) out.values = session.in("part_values", *part.values);
+    return;
+  }
+  const std::vector<int64_t> whole(part.starts.size(), part.keys.shape[2]);
+  const PageSpans spans = {input.batch.sequences, part.starts, part.lengths.value_or(whole)};
+  out.starts = session.in("part_starts", part.starts);
+  out.keys = shape_only(session, part.keys);
+  out.key_pages = put_pages(session, "part_keys", gather(part.keys, part.keys.memory), spans,
+                            part.page_tokens, PageForm::kHeads);
+  if (!part.values) return;
+  out.values = shape_only(session, *part.values);
+  out.value_pages = put_pages(session, "part_values", gather(*part.values, part.values->memory),
+                              spans, part.page_tokens, PageForm::kTokens);
 }
 
 void put_tail(Session& session, const Codec& codec, const Zone& zone, const AttendInput& input,
@@ -57,14 +78,13 @@ Attention run_attend(const Place& place, uint8_t fill, const Codec& codec, const
   args.tail = input.tail;
   args.part_count = static_cast<int32_t>(input.parts.size());
   args.scale = input.scale;
-  args.codec = put_codec(session, codec);
+  args.soft_cap = input.soft_cap;
+  args.sink_logits = session.in("sink_logits", input.sink_logits);
+  args.codec = put_codec(session, codec, input.batch.sequences);
   args.batch = put_batch(session, input.batch);
   args.queries = session.in("queries", input.queries);
   for (size_t p = 0; p < input.parts.size(); ++p) {
-    const PartInput& part = input.parts[p];
-    args.parts[p].keys = session.in("part_keys", part.keys);
-    if (part.values) args.parts[p].values = session.in("part_values", *part.values);
-    if (part.lengths) args.parts[p].lengths = session.in("part_lengths", *part.lengths);
+    put_part(session, input, input.parts[p], args.parts[p]);
   }
   put_hits(session, input, args);
   put_tail(session, codec, zone, input, args);

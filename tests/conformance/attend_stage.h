@@ -15,6 +15,8 @@ struct PartInput {
   Tensor keys;                                  // [b, h, t, d]
   std::optional<Tensor> values;                 // [b, h, t, dv]; none: a prefix of the keys
   std::optional<std::vector<int64_t>> lengths;  // [b]; none: t for all
+  int64_t page_tokens = 0;                      // 0: not in pages
+  std::vector<int64_t> starts = {};             // [b] in pages, else empty
 };
 
 struct AttendInput {
@@ -23,6 +25,8 @@ struct AttendInput {
   int32_t query_heads = 1;
   int32_t tail = PKV_TAIL_DROP;
   float scale = 0.1F;
+  float soft_cap = 0.0F;
+  std::vector<float> sink_logits;  // [hq]; empty: none
   std::vector<PartInput> parts;
   int32_t k = 0;
   std::optional<PartInput> rows;  // of k slots; without lengths

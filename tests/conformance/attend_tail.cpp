@@ -20,7 +20,10 @@ class Tail {
  public:
   Tail(const Codec& codec, const Zone& zone, const AttendInput& input, int64_t i,
        int32_t query_head)
-      : codec_(codec), zone_(zone), input_(input), n_(input.batch.lengths[static_cast<size_t>(i)]) {
+      : codec_(codec.of_sequence(input.batch.sequences[static_cast<size_t>(i)])),
+        zone_(zone),
+        input_(input),
+        n_(input.batch.lengths[static_cast<size_t>(i)]) {
     kv_head_ = query_head / (input.query_heads / codec.heads());
     r_ = static_cast<size_t>(i * codec.heads() + kv_head_);
     q_ = static_cast<size_t>(i * input.query_heads + query_head);
@@ -97,7 +100,7 @@ class Tail {
           input_.tail == PKV_TAIL_SKETCH ? is_candidate(all[i]) : is_fetched(all[i]);
       if (is_out || std::isnan(estimate)) continue;
       result.positions.push_back(all[i]);
-      result.logits.push_back(scale() * estimate);
+      result.logits.push_back(capped(scale() * estimate, input_.soft_cap));
       result.X = std::max(result.X, std::fabs(result.logits.back()));
     }
     return result;
@@ -130,7 +133,7 @@ class Tail {
     const std::vector<double> mean = mean_value();
     for (size_t j = 0; j < dv; ++j) {
       const double moved = std::fabs(center(j) + turned[j] - mean[j]);
-      result_.shrink[j] = l * shrink_error(samples.X, count) * moved;
+      result_.shrink[j] = l * shrink_error(samples.X, count, input_.soft_cap) * moved;
     }
   }
 
@@ -144,7 +147,7 @@ class Tail {
 
   double scale() const { return static_cast<double>(input_.scale); }
 
-  const Codec& codec_;
+  Codec codec_;  // of the entry's sequence
   const Zone& zone_;
   const AttendInput& input_;
   int64_t n_;

@@ -45,6 +45,11 @@ PartInput make_part(const World& world, const AttendOptions& options, int64_t t,
     part.values = numbers({s.b, s.h, t, world.codec().dv()}, value_numbers);
   }
   if (options.has_lengths) part.lengths = lengths;
+  part.page_tokens = options.page_tokens;
+  // Apart, since entries may name one sequence.
+  for (int64_t i = 0; i < s.b && options.page_tokens != 0; ++i) {
+    part.starts.push_back(i * (t + 3) + 1);
+  }
   return part;
 }
 
@@ -67,6 +72,15 @@ Tensor fetched(const World& world, const Dense& source, const Hits& hits, int32_
   return lay_out(make_dense(source.dtype, shape, rows), world.setup().layout);
 }
 
+// The first outweighs most tokens, the last is none.
+std::vector<float> make_sinks(int32_t heads, Random& random) {
+  std::vector<float> sinks;
+  for (int32_t head = 0; head < heads; ++head) sinks.push_back(2.0F * random.normal());
+  sinks.front() = 6.0F;
+  if (heads > 1) sinks.back() = -std::numeric_limits<float>::infinity();
+  return sinks;
+}
+
 }  // namespace
 
 std::string AttendOptions::text() const {
@@ -84,6 +98,9 @@ std::string AttendOptions::text() const {
     text += fmt::format("_to_{}", layout_name(output_layout));
   }
   if (!wants_lse) text += "_nolse";
+  if (page_tokens != 0) text += fmt::format("_pages{}", page_tokens);
+  if (soft_cap != 0.0F) text += fmt::format("_cap{}", soft_cap);
+  if (has_sinks) text += "_sinks";
   return text;
 }
 
@@ -115,12 +132,15 @@ AttendInput attend_input(const Bench& bench, const World& world, const AttendOpt
   input.output_dtype = options.output_dtype;
   input.output_layout = options.output_layout;
   input.wants_lse = options.wants_lse;
+  input.soft_cap = options.soft_cap;
+  if (options.has_sinks) input.sink_logits = make_sinks(s.hq(), random);
   for (const int64_t t : options.parts) input.parts.push_back(make_part(world, options, t, random));
 
   RerankInput rerank = rerank_input(world);
   input.scale = rerank.scale;
   rerank.k = options.k;
   rerank.tail_samples = options.tail_samples;
+  rerank.soft_cap = options.soft_cap;
   rerank.wants_samples = reads_samples(options.tail);
   choose_candidates(bench, world, options.ppm, options.k, rerank);
   const Hits hits = bench.expected([&](const Place& place, uint8_t fill) {

@@ -21,6 +21,9 @@ struct AttendOptions {
   pkv_dtype output_dtype = PKV_DTYPE_F32;
   Layout output_layout = Layout::kStrided;
   bool wants_lse = true;
+  int64_t page_tokens = 0;  // of the parts' pages; 0: not in pages
+  float soft_cap = 0.0F;
+  bool has_sinks = false;
 
   std::string text() const;
 };

@@ -62,9 +62,51 @@ void set_reciprocals(Codec& codec) {
   }
 }
 
-pkv_codec_params put_codec(Session& session, const Codec& codec) {
+Codec Codec::of_sequence(int32_t sequence) const {
+  Codec one = *this;
+  one.set_of.clear();
+  if (set_of.empty()) return one;
+  const auto set = static_cast<size_t>(set_of[static_cast<size_t>(sequence)]);
+  const auto keep = [set](std::vector<float>& numbers, int32_t width) {
+    if (numbers.empty()) return;
+    const auto begin = numbers.begin() + static_cast<int64_t>(set) * width;
+    numbers = std::vector<float>(begin, begin + width);
+  };
+  keep(one.center, heads() * d());
+  keep(one.balance, heads() * d());
+  keep(one.inv_balance, heads() * d());
+  keep(one.value_center, heads() * dv());
+  return one;
+}
+
+Codec joined(const std::vector<Codec>& codecs, int32_t sequences) {
+  Codec all = codecs.front();
+  const auto append = [](std::vector<float>& to, const std::vector<float>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  for (size_t set = 1; set < codecs.size(); ++set) {
+    append(all.center, codecs[set].center);
+    append(all.balance, codecs[set].balance);
+    append(all.inv_balance, codecs[set].inv_balance);
+    append(all.value_center, codecs[set].value_center);
+  }
+  for (int32_t s = 0; s < sequences; ++s) {
+    all.set_of.push_back(s % static_cast<int32_t>(codecs.size()));
+  }
+  return all;
+}
+
+pkv_codec_params put_codec(Session& session, const Codec& codec,
+                           const std::vector<int32_t>& sequences) {
   pkv_codec_params params = {};
   params.geometry = &codec.geometry;
+  if (!codec.set_of.empty()) {
+    std::vector<int32_t> sets;
+    for (const int32_t sequence : sequences) {
+      sets.push_back(codec.set_of[static_cast<size_t>(sequence)]);
+    }
+    params.set_of = session.in("set_of", sets);
+  }
   params.center = session.in("center", codec.center);
   params.balance = session.in("balance", codec.balance);
   params.inv_balance = session.in("inv_balance", codec.inv_balance);

@@ -253,6 +253,35 @@ void add_pieces(Cases& cases) {
       check_pieces);
 }
 
+// In pages, with several sets, and both.
+void add_shapes(Cases& cases) {
+  for (const int32_t codec : kCodecs) {
+    for (const int64_t n : {1, 63, 64, 65, 128, 200}) {
+      add(cases, "pages", {.d = 64, .h = 2, .b = 3, .n = n, .codec = codec, .page = 64});
+    }
+    for (const int32_t stride : {1, 16, 64}) {
+      const Setup setup = {.d = 64,
+                           .dv = 24,
+                           .h = 2,
+                           .b = 3,
+                           .n = 200,
+                           .codec = codec,
+                           .vote = PKV_VOTE_TIER,
+                           .sketch_bits = 4,
+                           .sketch_stride = stride,
+                           .value_norm = 1,
+                           .keys = "one_nan",
+                           .page = 64,
+                           .sets = 2};
+      add(cases, "pages", setup);
+      add(cases, "pages_pieces", setup, check_pieces);
+    }
+    add(cases, "sets", {.d = 72, .h = 2, .b = 5, .codec = codec, .sets = 3});
+  }
+  add(cases, "sets", {.d = 128, .dv = 72, .h = 2, .b = 5, .n = 40, .sketch_bits = 2, .sets = 5});
+  add(cases, "pages", {.d = 24, .b = 3, .n = 700, .page = 256});
+}
+
 }  // namespace
 
 void add_encode_cases(Cases& cases) {
@@ -262,6 +291,7 @@ void add_encode_cases(Cases& cases) {
   add_kinds(cases);
   add_values(cases);
   add_pieces(cases);
+  add_shapes(cases);
 }
 
 }  // namespace pkv::conformance

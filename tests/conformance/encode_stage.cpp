@@ -26,9 +26,10 @@ EncodeInput encode_input(const World& world) {
   input.values = world.value_tensor();
   input.before =
       empty_zone(world.codec(), world.sequences(), world.setup().n + 3, input.values.has_value());
-  input.sequences = world.batch().sequences;
+  input.before.page = world.setup().page;
+  input.sequences = world.indexed().sequences;
   input.starts.assign(input.sequences.size(), 0);
-  input.counts = world.batch().lengths;
+  input.counts = world.indexed().lengths;
   return input;
 }
 
@@ -38,7 +39,7 @@ Encoded run_encode(const Place& place, uint8_t fill, const Codec& codec, const E
   pkv_encode_args args = {};
   args.struct_size = sizeof args;
   args.batch = static_cast<int32_t>(input.sequences.size());
-  args.codec = put_codec(session, codec);
+  args.codec = put_codec(session, codec, input.sequences);
   args.keys = session.in("keys", input.keys);
   if (input.values) args.values = session.in("values", *input.values);
   args.sequences = session.in("sequences", input.sequences);
@@ -54,6 +55,7 @@ Encoded run_encode(const Place& place, uint8_t fill, const Codec& codec, const E
 
   Encoded result;
   result.zone.capacity = input.before.capacity;
+  result.zone.page = input.before.page;
   const std::vector<int64_t> tokens = tokens_after(codec, input);
   for (size_t row = 0; row < tokens.size(); ++row) {
     result.zone.rows.push_back(

@@ -22,6 +22,8 @@ struct FetchShape {
   pkv_dtype dtype = PKV_DTYPE_BF16;
   Layout source = Layout::kStrided;
   Layout target = Layout::kStrided;
+  int64_t page_tokens = 0;
+  int32_t query_tokens = 1;        // entries that name the same sequence
   const char* positions = "some";  // some: with fillers | all: each row once | none | last | same
 };
 
@@ -47,9 +49,10 @@ FetchInput make_input(Random& random, const FetchShape& rows) {
   input.heads = rows.h;
   input.k = rows.k;
   input.target_layout = rows.target;
+  input.page_tokens = rows.page_tokens;
   const int64_t lengths[] = {rows.n, rows.n / 2, rows.n - 1, rows.n, 1, 0, rows.n - 2};
   for (int32_t i = 0; i < rows.b; ++i) {
-    input.batch.sequences.push_back(rows.b - i);  // sequence 0 is in no entry
+    input.batch.sequences.push_back(rows.b - i / rows.query_tokens);  // 0 is in no entry
     input.batch.lengths.push_back(std::clamp<int64_t>(lengths[i % 7], 0, rows.n));
     for (int64_t slot = 0; slot < int64_t{rows.h} * rows.k; ++slot) {
       input.positions.push_back(
@@ -107,6 +110,8 @@ void add(Cases& cases, const char* family, const FetchShape& rows) {
   if (rows.h != 1) text += fmt::format("_h{}", rows.h);
   if (rows.source != Layout::kStrided) text += fmt::format("_from_{}", layout_name(rows.source));
   if (rows.target != Layout::kStrided) text += fmt::format("_to_{}", layout_name(rows.target));
+  if (rows.page_tokens != 0) text += fmt::format("_pages{}", rows.page_tokens);
+  if (rows.query_tokens != 1) text += fmt::format("_tokens{}", rows.query_tokens);
   if (rows.positions != std::string_view("some")) text += fmt::format("_{}", rows.positions);
   const std::string name = fmt::format("fetch/{}/{}/b{}", family, text, rows.b);
   cases.push_back({name, Verdict::kExact,
@@ -157,6 +162,16 @@ void add_fetch_cases(Cases& cases) {
     add(cases, "counts", {.d = 64, .dv = 64, .h = 2, .b = 3, .k = k});
   }
   add(cases, "counts", {.d = 64, .dv = 64, .h = 2, .b = 3, .n = 0, .k = 5});
+  for (const int64_t page : {1, 5, 16, 64, 1000}) {
+    for (const int64_t n : {1, 16, 17, 257}) {
+      add(cases, "pages",
+          {.d = 64, .dv = 24, .h = 2, .b = 3, .n = n, .k = 40, .page_tokens = page});
+    }
+    add(cases, "pages", {.d = 33, .h = 3, .b = 3, .dtype = PKV_DTYPE_U8, .page_tokens = page});
+    add(cases, "pages",
+        {.d = 128, .dv = 8, .h = 2, .b = 7, .page_tokens = page, .query_tokens = 3});
+  }
+  add(cases, "tokens", {.d = 64, .dv = 64, .h = 2, .b = 7, .query_tokens = 3});
   add(cases, "batches", {.d = 64, .dv = 64});
   for (const int32_t b : kBatches) add(cases, "batches", {.d = 64, .dv = 64, .h = 2, .b = b});
   add(cases, "batches", {.d = 128, .dv = 128, .h = 16, .b = 3, .n = 40, .k = 24});

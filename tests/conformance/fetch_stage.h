@@ -17,6 +17,7 @@ struct FetchInput {
   int32_t k = 0;
   std::vector<int32_t> positions;  // [b * h, k]
   Layout target_layout = Layout::kStrided;
+  int64_t page_tokens = 0;  // of the source's pages; 0: not in pages
 };
 
 struct Fetched {

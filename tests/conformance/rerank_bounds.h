@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tests/conformance/model.h"
@@ -31,19 +32,20 @@ class RowBounds {
   double estimate(int32_t g, int64_t position) const;
   // Of the scores; `all`: the reference's results, with estimates and scores of all candidates.
   double score(const Hits& all) const;
-  // Of rest_lse. `X`: the largest |scale * est| of the samples that make it up.
+  // Of rest_lse. `X`: the largest |logit| of the samples that make it up.
   double rest(double X) const;
 
  private:
-  // The largest |scale * est| of keys, and the largest error of one.
+  // The largest |logit| of keys, and the largest error of one. `soft_cap`: of the logits.
   struct Sizes {
     double X = 0.0;
     double error = 0.0;
   };
-  Sizes sizes_of(const Rows<float>& estimates, const std::vector<int32_t>& positions) const;
+  Sizes sizes_of(const Rows<float>& estimates, const std::vector<int32_t>& positions,
+                 float soft_cap) const;
   double with_norms(double error, const Hits& all) const;
 
-  const Codec& codec_;
+  std::shared_ptr<const Codec> codec_;  // of the row's sequence; sizes_ refers to it
   const RerankInput& input_;
   size_t r_;
   int32_t group_;

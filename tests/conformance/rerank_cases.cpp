@@ -18,6 +18,7 @@ struct Options {
   int32_t tail_samples = 512;
   int32_t weigh_norms = 0;
   float scale = 0.0F;  // 0: 1/sqrt(d)
+  float soft_cap = 0.0F;
   double share = 0.0;
   bool wants_estimates = true;
   bool wants_rest = true;
@@ -30,6 +31,7 @@ struct Options {
     if (ppm != usual.ppm) text += fmt::format("_ppm{}", ppm);
     if (tail_samples != usual.tail_samples) text += fmt::format("_t{}", tail_samples);
     if (scale != usual.scale) text += fmt::format("_scale{}", scale);
+    if (soft_cap != usual.soft_cap) text += fmt::format("_cap{}", soft_cap);
     if (share != usual.share) text += fmt::format("_share{}_min{}", share, k_min);
     if (!wants_estimates) text += "_noestimates";
     if (!wants_rest) text += "_norest";
@@ -46,6 +48,7 @@ void check_rerank(const Bench& bench, const World& world, const Options& options
   input.tail_samples = options.tail_samples;
   input.weigh_norms = options.weigh_norms;
   if (options.scale != 0.0F) input.scale = options.scale;
+  input.soft_cap = options.soft_cap;
   input.share = options.share;
   input.wants_estimates = options.wants_estimates;
   input.wants_rest = options.wants_rest;
@@ -228,9 +231,59 @@ void add_numbers(Cases& cases) {
   }
 }
 
+// 8.1: caps below and above the logits, with everything that is made of logits.
+void add_caps(Cases& cases) {
+  for (const float cap : {0.5F, 5.0F, 30.0F, 1e6F}) {
+    for (const char* queries : {"normal", "large"}) {
+      add(cases, {.d = 64, .h = 2, .G = 3, .b = 3, .n = 100, .queries = queries},
+          {.soft_cap = cap});
+      add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 100, .queries = queries},
+          {.k = 40, .k_min = 4, .soft_cap = cap, .share = 0.5});
+    }
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .codec = PKV_CODEC_POLAR4}, {.soft_cap = cap});
+    // The mean is of plain estimates.
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3},
+        {.rank = PKV_RANK_MEAN, .soft_cap = cap, .wants_rest = false});
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .value_norm = 1},
+        {.weigh_norms = 1, .soft_cap = cap});
+  }
+  add(cases, {.d = 64, .h = 2, .G = 4, .b = 3, .queries = "huge"}, {.soft_cap = 30.0F});
+  add(cases, {.d = 64, .h = 2, .G = 4, .b = 3, .queries = "zero"}, {.soft_cap = 30.0F});
+}
+
+// In pages, with several sets, with several query tokens of a sequence, and all at once.
+void add_shapes(Cases& cases) {
+  for (const int32_t codec : kCodecs) {
+    for (const int64_t n : {64, 65, 200}) {
+      add(cases, {.d = 64, .h = 2, .G = 2, .b = 4, .n = n, .codec = codec, .page = 64});
+    }
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 4, .n = 70, .codec = codec, .sets = 3}, kMean);
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 5, .n = 70, .codec = codec, .query_tokens = 3});
+    for (const Options& options : {Options{}, kMean}) {
+      add(cases,
+          {.d = 72,
+           .dv = 24,
+           .h = 2,
+           .G = 3,
+           .b = 6,
+           .n = 300,
+           .codec = codec,
+           .sketch_bits = 4,
+           .sketch_stride = 16,
+           .value_norm = 1,
+           .page = 128,
+           .sets = 2,
+           .query_tokens = 2},
+          options);
+    }
+  }
+}
+
 }  // namespace
 
 void add_rerank_cases(Cases& cases) {
+  add_caps(cases);
+  add_shapes(cases);
   add_widths(cases);
   add_counts(cases);
   add_groups(cases);

@@ -65,7 +65,7 @@ void expect_samples(const RerankInput& input, const RowBounds& row, const Rows<f
       if (!row.is_good(position)) continue;
       all[i] = estimates[row.head(g)][good++];
       if (row.is_candidate(position)) continue;
-      logits.push_back(scale * static_cast<double>(all[i]));
+      logits.push_back(capped(scale * static_cast<double>(all[i]), input.soft_cap));
       largest = std::max(largest, logits.back());
       X = std::max(X, std::fabs(logits.back()));
     }

@@ -44,8 +44,9 @@ Hits run_rerank(const Place& place, uint8_t fill, const Codec& codec, const Zone
   args.tail_samples = input.tail_samples;
   args.weigh_norms = input.weigh_norms;
   args.scale = input.scale;
+  args.soft_cap = input.soft_cap;
   args.share = input.share;
-  args.codec = put_codec(session, codec);
+  args.codec = put_codec(session, codec, input.batch.sequences);
   args.batch = put_batch(session, input.batch);
   args.queries = session.in("queries", input.queries);
   args.store = put_store(session, codec, zone, /*may_change=*/false);

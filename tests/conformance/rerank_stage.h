@@ -20,6 +20,7 @@ struct RerankInput {
   int32_t tail_samples = 512;
   int32_t weigh_norms = 0;
   float scale = 0.1F;
+  float soft_cap = 0.0F;
   double share = 0.0;
   bool wants_estimates = true;
   bool wants_rest = true;

@@ -23,6 +23,8 @@ struct Options {
   double share = 0.0;
   int32_t k_min = 0;
   std::vector<int64_t> parts = {9};
+  float soft_cap = 0.0F;
+  bool has_sinks = false;
 };
 
 struct Retrieved {
@@ -41,6 +43,9 @@ StepOptions step_options(const Options& options) {
   step.set.emplace_back("rank", options.rank == PKV_RANK_MEAN ? "mean" : "group");
   step.set.emplace_back("candidates", fmt::format("{}", static_cast<double>(options.ppm) * 1e-6));
   if (options.vote_group == PKV_VOTE_GROUP_HEADS) step.set.emplace_back("vote_group", "heads");
+  if (options.soft_cap != 0.0F) {
+    step.set.emplace_back("soft_cap", fmt::format("{}", options.soft_cap));
+  }
   if (options.share > 0.0) {
     step.set.emplace_back("share", fmt::format("{}", options.share));
     step.set.emplace_back("k_min", fmt::format("{}", options.k_min));
@@ -53,6 +58,7 @@ RerankInput rerank_of(const World& world, const Options& options) {
   input.rank = options.rank;
   input.k = options.step.k;
   input.k_min = options.k_min;
+  input.soft_cap = options.soft_cap;
   input.share = options.share;
   input.weigh_norms = world.setup().value_norm;
   input.tail_samples = options.step.tail_samples;
@@ -129,6 +135,8 @@ void check_step(const Bench& bench, const Setup& setup, const Options& options,
   dense.tail = options.step.tail;
   dense.tail_samples = options.step.tail_samples;
   dense.parts = options.parts;
+  dense.soft_cap = options.soft_cap;
+  dense.has_sinks = options.has_sinks;
   AttendInput input = attend_input(bench, world, dense, random);
   input.k = options.step.k;
   if (input.k > 0) {
@@ -151,6 +159,10 @@ void check_step(const Bench& bench, const Setup& setup, const Options& options,
     return run_attend(place, fill, world.codec(), world.zone(), input);
   });
   judge_attention(world.codec(), world.zone(), input, expected, got);
+  // All in one call: the same hits, so the same attention.
+  const Attention whole =
+      bench.result([&](const Place&, uint8_t fill) { return step.run(fill, input); });
+  judge_attention(world.codec(), world.zone(), input, expected, whole);
 }
 
 void add(Cases& cases, const char* family, const Setup& setup, const Options& options) {
@@ -160,6 +172,8 @@ void add(Cases& cases, const char* family, const Setup& setup, const Options& op
   const int32_t samples = options.step.tail_samples;
   if (samples != StepOptions().tail_samples) text += fmt::format("_samples{}", samples);
   if (options.ppm != Options().ppm) text += fmt::format("_ppm{}", options.ppm);
+  if (options.soft_cap != 0.0F) text += fmt::format("_cap{}", options.soft_cap);
+  if (options.has_sinks) text += "_sinks";
   if (options.share > 0.0) text += fmt::format("_share{}", options.share);
   if (options.rank == PKV_RANK_MEAN) text += "_mean";
   if (options.vote_group == PKV_VOTE_GROUP_HEADS) text += "_heads";
@@ -260,6 +274,18 @@ void add_step_cases(Cases& cases) {
     }
   }
   add_sampled(cases);
+  for (const float cap : {0.5F, 20.0F}) {
+    Options options = with_tail(PKV_TAIL_SAMPLED, 8);
+    options.soft_cap = cap;
+    add(cases, "sampled", sampled_setup(200), options);
+    options.has_sinks = true;
+    add(cases, "sampled", sampled_setup(200), options);
+    options = paper();
+    options.soft_cap = cap;
+    options.has_sinks = true;
+    add(cases, "paper", {.d = 64, .h = 2, .G = 3, .b = 3, .n = 120, .vote = PKV_VOTE_TIER},
+        options);
+  }
   add(cases, "default",
       {.d = 64,
        .h = 2,

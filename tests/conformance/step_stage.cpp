@@ -277,27 +277,53 @@ Attention Step::attend(uint8_t fill, const AttendInput& input) const {
     hits.sample_estimates = const_cast<float*>(session.in(
         "sample_estimates", padded(input.sample_estimates, options_.tail_samples, 0.0F)));
   }
-  attention.dense_count = static_cast<int32_t>(input.parts.size());
-  attention.query = session.in("query", input.queries);
-  for (size_t p = 0; p < input.parts.size(); ++p) {
-    const PartInput& part = input.parts[p];
-    attention.dense[p].rows.keys = session.in("dense_keys", part.keys);
-    if (part.values) attention.dense[p].rows.values = session.in("dense_values", *part.values);
-    attention.dense[p].lengths = part.lengths ? part.lengths->data() : nullptr;
-  }
   if (input.k > 0) {
     attention.rows.keys = session.in("row_keys", input.rows->keys);
     if (input.rows->values) attention.rows.values = session.in("row_values", *input.rows->values);
   }
   attention.hits = &hits;
-  attention.scratch = scratch(session);
-  const Shape shape = {input.batch.size(), input.query_heads, world_.codec().dv()};
-  const Tensor output = empty_tensor(input.output_dtype, shape, input.output_layout, fill);
-  const int64_t heads = input.batch.size() * input.query_heads;
-  attention.output = session.out("output", output);
-  attention.lse = session.out<float>("lse", heads);
+  const Tensor output = put_attention(session, fill, input, attention);
   session.finish("pkv_attend", passed(pkv_attend(plan_.get(), place_.stream(), &attention)));
+  const int64_t heads = input.batch.size() * input.query_heads;
   return {session.read("output", attention.output, output), session.read(attention.lse, heads)};
+}
+
+Attention Step::run(uint8_t fill, const AttendInput& input) const {
+  Session session(place_, fill);
+  pkv_step step = {};
+  require("pkv_step_init", pkv_step_init(&step, sizeof step));
+  const Tensor keys = lay_out(world_.keys(), world_.setup().layout);
+  const Tensor values = lay_out(*world_.values(), world_.setup().layout);
+  if (options_.k > 0) {
+    step.source.keys = session.in("source_keys", keys);
+    if (world_.setup().v_source == PKV_V_SOURCE_OWN) {
+      step.source.values = session.in("source_values", values);
+    }
+  }
+  const Tensor output = put_attention(session, fill, input, step);
+  session.finish("pkv_step_run", passed(pkv_step_run(plan_.get(), place_.stream(), &step)));
+  const int64_t heads = input.batch.size() * input.query_heads;
+  return {session.read("output", step.output, output), session.read(step.lse, heads)};
+}
+
+template <class Call>
+Tensor Step::put_attention(Session& session, uint8_t fill, const AttendInput& input,
+                           Call& call) const {
+  call.dense_count = static_cast<int32_t>(input.parts.size());
+  call.query = session.in("query", input.queries);
+  for (size_t p = 0; p < input.parts.size(); ++p) {
+    const PartInput& part = input.parts[p];
+    call.dense[p].rows.keys = session.in("dense_keys", part.keys);
+    if (part.values) call.dense[p].rows.values = session.in("dense_values", *part.values);
+    call.dense[p].lengths = part.lengths ? part.lengths->data() : nullptr;
+  }
+  call.scratch = scratch(session);
+  const Shape shape = {input.batch.size(), input.query_heads, world_.codec().dv()};
+  Tensor output = empty_tensor(input.output_dtype, shape, input.output_layout, fill);
+  call.output = session.out("output", output);
+  call.lse = session.out<float>("lse", input.batch.size() * input.query_heads);
+  call.sink_logits = session.in("sink_logits", input.sink_logits);
+  return output;
 }
 
 }  // namespace pkv::conformance

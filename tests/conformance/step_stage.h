@@ -38,6 +38,8 @@ class Step {
   // `input`: source, positions. `prefix`: values come with the keys.
   Fetched fetch(uint8_t fill, const FetchInput& input) const;
   Attention attend(uint8_t fill, const AttendInput& input) const;
+  // All in one call, from the world's keys and values; of `input` the dense parts and sinks.
+  Attention run(uint8_t fill, const AttendInput& input) const;
 
  private:
   template <class T>
@@ -48,6 +50,9 @@ class Step {
   void append(const World& world) const;
   void make_plan(const World& world);
   void* scratch(Session& session) const;
+  // What pkv_attention and pkv_step share; returns what the output is read with.
+  template <class Call>
+  Tensor put_attention(Session& session, uint8_t fill, const AttendInput& input, Call& call) const;
   // Waits for the stream, so that a failure of enqueued work is this call's.
   pkv_status passed(pkv_status status) const;
   std::vector<int64_t> whole(int64_t rows, int64_t stride) const;

@@ -130,6 +130,20 @@ void add_store_cases(Cases& cases) {
                 .sketch_stride = stride,
                 .value_norm = 1});
   }
+  for (const int32_t stride : {1, 16, 64}) {
+    for (const int64_t n : {1, 63, 64, 65, 128, 200}) {
+      add(cases, {.d = 64,
+                  .dv = 24,
+                  .h = 2,
+                  .b = 3,
+                  .n = n,
+                  .sketch_bits = 4,
+                  .sketch_stride = stride,
+                  .value_norm = 1,
+                  .page = 64});
+    }
+  }
+  add(cases, {.d = 80, .b = 3, .n = 600, .codec = PKV_CODEC_POLAR4, .page = 256});
   for (const int64_t n : {1, 31, 32, 257, 1025}) add(cases, {.d = 64, .b = 3, .n = n});
   add(cases, {.d = 24, .h = 2, .b = 9, .n = 8, .codec = PKV_CODEC_POLAR4});
 }

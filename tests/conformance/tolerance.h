@@ -62,6 +62,13 @@ inline double norm_term(double ln_nv, double score) {
   return 2.0 * (2.0 * std::fabs(ln_nv) + std::fabs(score)) * kUnit;
 }
 
+// 8.1, and how far a logit may be off for it: tanh from fp32 exponentials.
+inline double capped(double logit, float soft_cap) {
+  const auto cap = static_cast<double>(soft_cap);
+  return cap == 0.0 ? logit : cap * std::tanh(logit / cap);
+}
+inline double cap_error(float soft_cap) { return 8.0 * kUnit * static_cast<double>(soft_cap); }
+
 // A logit scale * <q, k> from fp32: d products and sums, and the scale. `magnitude` = sum |q_j
 // k_j|.
 inline double logit(int32_t d, double scale, double magnitude) {
@@ -95,8 +102,8 @@ inline double sketch_value(int32_t dv, int64_t m, double size) {
 // l = N / (N + 32), N = (sum o)^2 / sum o^2 over m samples with logits up to X: relative. Each o is
 // off by eps = 2 X u from its argument, a sum by m u more; N has two factors of one sum and one of
 // the other, squared; l moves by at most as much.
-inline double shrink_error(double X, int64_t m) {
-  return 4.0 * (2.0 * X + sum_roundings(m) + 8.0) * kUnit;
+inline double shrink_error(double X, int64_t m, float soft_cap) {
+  return 4.0 * ((2.0 * X + sum_roundings(m) + 8.0) * kUnit + cap_error(soft_cap));
 }
 
 }  // namespace pkv::conformance

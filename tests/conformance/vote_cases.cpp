@@ -124,9 +124,27 @@ void add_kinds(Cases& cases) {
   add(cases, {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .sketch_bits = 2, .value_norm = 1});
 }
 
+// In pages, with several sets, with several query tokens of a sequence, and all at once.
+void add_shapes(Cases& cases) {
+  for (const int64_t n : {1, 63, 64, 65, 128, 129, 400}) {
+    add_all(cases, {.d = 64, .h = 2, .G = 2, .b = 4, .n = n, .page = 64});
+  }
+  for (const int64_t page : {128, 1024}) {
+    add_all(cases, {.d = 24, .h = 2, .G = 2, .b = 4, .n = 2100, .page = page});
+  }
+  add_all(cases, {.d = 64, .h = 2, .G = 2, .b = 4, .n = 200, .keys = "one_nan", .page = 64});
+  for (const int32_t d : {24, 128}) {
+    add_all(cases, {.d = d, .h = 2, .G = 2, .b = 5, .sets = 3});
+    add_all(cases, {.d = d, .h = 2, .G = 2, .b = 7, .n = 70, .query_tokens = 3});
+    add_all(cases,
+            {.d = d, .h = 2, .G = 2, .b = 7, .n = 300, .page = 64, .sets = 2, .query_tokens = 2});
+  }
+}
+
 }  // namespace
 
 void add_vote_cases(Cases& cases) {
+  add_shapes(cases);
   add_widths(cases);
   add_lengths(cases);
   add_groups(cases);

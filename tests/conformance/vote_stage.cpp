@@ -24,7 +24,7 @@ Votes run_vote(const Place& place, uint8_t fill, const Codec& codec, const Zone&
   args.query_heads = input.query_heads;
   args.vote_group = input.vote_group;
   args.rho_of = input.rho_of;
-  args.codec = put_codec(session, codec);
+  args.codec = put_codec(session, codec, input.batch.sequences);
   args.batch = put_batch(session, input.batch);
   args.queries = session.in("queries", input.queries);
   args.store = put_store(session, codec, zone, /*may_change=*/false);

@@ -67,6 +67,9 @@ std::string Setup::text() const {
   if (keys != std::string_view(usual.keys)) text += fmt::format("_{}", keys);
   if (queries != std::string_view(usual.queries)) text += fmt::format("_q_{}", queries);
   if (values != std::string_view(usual.values)) text += fmt::format("_v_{}", values);
+  if (page != 0) text += fmt::format("_page{}", page);
+  if (sets != 1) text += fmt::format("_sets{}", sets);
+  if (query_tokens != 1) text += fmt::format("_tokens{}", query_tokens);
   return text + fmt::format("/b{}", b);
 }
 
@@ -99,6 +102,13 @@ World::World(const Bench& bench, const Setup& setup, const std::string& name)
     : bench_(bench), setup_(setup) {
   Random random = bench.random(name);
   codec_ = setup.is_plain ? plain_codec(setup.geometry()) : random_codec(setup.geometry(), random);
+  if (setup.sets > 1) {
+    std::vector<Codec> codecs = {codec_};
+    while (static_cast<int32_t>(codecs.size()) < setup.sets) {
+      codecs.push_back(random_codec(setup.geometry(), random));
+    }
+    codec_ = joined(codecs, setup.b + 1);
+  }
   make_batch(random);
   make_numbers(random);
 }
@@ -111,18 +121,44 @@ void World::make_batch(Random& random) {
               batch_.sequences[static_cast<size_t>(random.below(i + 1))]);
   }
   batch_.sequences.pop_back();
+  for (int32_t i = setup_.b - 1; i >= 0; --i) {
+    batch_.sequences[static_cast<size_t>(i)] =
+        batch_.sequences[static_cast<size_t>(i / setup_.query_tokens)];
+  }
   const int64_t n = setup_.n;
   const int64_t lengths[] = {n, n / 2, n - 1, n, 1, 0, n - 2};
   for (int32_t i = 0; i < setup_.b; ++i) {
     batch_.lengths.push_back(std::clamp<int64_t>(lengths[i % 7], 0, n));
   }
   batch_.max_length = n;
+  for (size_t i = 0; i < batch_.sequences.size(); ++i) {
+    if (i % static_cast<size_t>(setup_.query_tokens) == 0) {
+      indexed_.sequences.push_back(batch_.sequences[i]);
+      indexed_.lengths.push_back(0);
+    }
+    indexed_.lengths.back() = std::max(indexed_.lengths.back(), batch_.lengths[i]);
+  }
+  indexed_.max_length = n;
+}
+
+// In pages, the first page of every sequence with an even number is the same.
+void World::share_prefixes(Dense& tokens) const {
+  if (setup_.page == 0 || tokens.bytes.empty()) return;
+  const int64_t token_bytes = tokens.shape[3] * dtype_bytes(tokens.dtype);
+  const int64_t row_bytes = tokens.shape[2] * token_bytes;
+  const int64_t shared = std::min(setup_.page, tokens.shape[2]) * token_bytes;
+  for (int64_t row = 0; row < tokens.shape[0] * tokens.shape[1]; ++row) {
+    if (row / tokens.shape[1] % 2 != 0) continue;
+    const auto first = tokens.bytes.begin() + row % tokens.shape[1] * row_bytes;
+    std::copy_n(first, shared, tokens.bytes.begin() + row * row_bytes);
+  }
 }
 
 void World::make_numbers(Random& random) {
   const Setup& s = setup_;
   const Shape shape = {sequences(), s.h, s.n, s.d};
   keys_ = make_dense(s.dtype, shape, key_numbers(random, s.keys, shape, s.dtype));
+  share_prefixes(keys_);
   const Shape query_shape = {s.b, s.hq(), s.d};
   queries_ = make_dense(s.query_dtype, query_shape,
                         query_numbers(random, s.queries, query_shape, s.G, s.query_dtype));
@@ -139,6 +175,7 @@ void World::make_numbers(Random& random) {
   }
   const Shape value_shape = {sequences(), s.h, s.n, codec_.dv()};
   values_ = make_dense(s.dtype, value_shape, value_numbers(random, s.values, value_shape, s.dtype));
+  share_prefixes(*values_);
   if (s.layout == Layout::kShared) {
     const Tensor shared = lay_out(*values_, s.layout);
     values_ = gather(shared, shared.memory);
@@ -147,7 +184,7 @@ void World::make_numbers(Random& random) {
 
 std::optional<Tensor> World::value_tensor() const {
   if (!values_ || !setup_.has_values) return std::nullopt;
-  return lay_out(take(*values_, batch_.sequences), setup_.layout);
+  return lay_out(take(*values_, indexed_.sequences), setup_.layout);
 }
 
 const Zone& World::zone() const {

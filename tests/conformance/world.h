@@ -37,6 +37,9 @@ struct Setup {
   const char* keys = "normal";
   const char* queries = "normal";
   const char* values = "normal";
+  int64_t page = 0;          // tokens of a page of the store; 0: in one piece
+  int32_t sets = 1;          // of the codec
+  int32_t query_tokens = 1;  // entries that name the same sequence
 
   int32_t hq() const { return h * G; }
   pkv_geometry geometry() const;
@@ -67,6 +70,8 @@ class World {
   const Setup& setup() const { return setup_; }
   const Codec& codec() const { return codec_; }
   const Batch& batch() const { return batch_; }
+  // The batch's sequences, each once, with the most keys that an entry has of it.
+  const Batch& indexed() const { return indexed_; }
   int32_t sequences() const {
     return static_cast<int32_t>(batch_.size()) + 1;
   }  // one is in no entry
@@ -77,7 +82,8 @@ class World {
   const Dense& queries() const { return queries_; }               // [b, hq, d]
   // As the layout has them.
   Tensor query_tensor() const { return lay_out(queries_, setup_.layout); }
-  Tensor key_tensor() const { return lay_out(take(keys_, batch_.sequences), setup_.layout); }
+  // Of the indexed sequences.
+  Tensor key_tensor() const { return lay_out(take(keys_, indexed_.sequences), setup_.layout); }
   std::optional<Tensor> value_tensor() const;
 
   // What encoding all keys gives.
@@ -86,11 +92,13 @@ class World {
  private:
   void make_batch(Random& random);
   void make_numbers(Random& random);
+  void share_prefixes(Dense& tokens) const;
 
   const Bench& bench_;
   Setup setup_;
   Codec codec_;
   Batch batch_;
+  Batch indexed_;
   Dense keys_;
   std::optional<Dense> values_;
   Dense queries_;

@@ -1,6 +1,10 @@
 #include "tests/conformance/zone.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tests/conformance/pages.h"
 
 namespace pkv::conformance {
 namespace {
@@ -26,6 +30,51 @@ pkv_records records_of(const std::array<void*, kPlanes>& planes, int64_t tokens)
   records.value_factors = static_cast<uint16_t*>(planes[6]);
   records.value_norms = static_cast<uint16_t*>(planes[7]);
   return records;
+}
+
+// Which page each entry of a table is, [sequences, stride]; -1: none.
+struct PageUse {
+  std::vector<int64_t> table;
+  int64_t stride = 0;
+  int64_t count = 0;
+};
+
+// The bytes of all heads' records in a page.
+std::vector<uint8_t> page_content(const Codec& codec, const Zone& zone, size_t sequence,
+                                  int64_t begin, int64_t end) {
+  std::vector<uint8_t> bytes;
+  const auto heads = static_cast<size_t>(codec.heads());
+  for (size_t head = 0; head < heads; ++head) {
+    const Records part =
+        slice_records(codec.geometry, zone.rows[sequence * heads + head], begin, end);
+    for (const auto& plane : part.planes) bytes.insert(bytes.end(), plane.begin(), plane.end());
+  }
+  return bytes;
+}
+
+PageUse page_use(const Codec& codec, const Zone& zone, bool may_change) {
+  PageUse use;
+  use.stride = zone.capacity / zone.page + 2;
+  const auto heads = static_cast<size_t>(codec.heads());
+  std::map<std::pair<int64_t, std::vector<uint8_t>>, int64_t> shared;
+  for (size_t sequence = 0; sequence < zone.rows.size() / heads; ++sequence) {
+    const int64_t tokens = zone.rows[sequence * heads].tokens;
+    for (int64_t p = 0; p < use.stride; ++p) {
+      const int64_t begin = p * zone.page;
+      const int64_t end = std::min(begin + zone.page, tokens);
+      if (begin >= (may_change ? zone.capacity : tokens)) {
+        use.table.push_back(-1);
+      } else if (may_change) {
+        use.table.push_back(use.count++);
+      } else {
+        const auto [at, is_new] = shared.emplace(
+            std::pair(p, page_content(codec, zone, sequence, begin, end)), use.count);
+        if (is_new) ++use.count;
+        use.table.push_back(at->second);
+      }
+    }
+  }
+  return use;
 }
 
 }  // namespace
@@ -91,21 +140,39 @@ Zone empty_zone(const Codec& codec, int32_t sequences, int64_t capacity, bool ha
 pkv_store put_store(Session& session, const Codec& codec, const Zone& zone, bool may_change) {
   const Place& place = session.place();
   pkv_store store = {};
-  store.capacity = zone.capacity;
+  store.capacity = zone.page > 0 ? zone.page : zone.capacity;
   {
     Session nothing(place, session.fill());
     nothing.finish("pkv_store_row_bytes", pkv_store_row_bytes(place.device(), &codec.geometry,
-                                                              zone.capacity, &store.row_bytes));
+                                                              store.capacity, &store.row_bytes));
   }
-  const std::vector<uint8_t> memory(zone.rows.size() * static_cast<size_t>(store.row_bytes),
-                                    session.fill());
-  store.base = may_change ? session.in_out("store", memory)
-                          : const_cast<uint8_t*>(session.in("store", memory));
+  PageUse use;
+  int64_t bytes = static_cast<int64_t>(zone.rows.size()) * store.row_bytes;
+  if (zone.page > 0) {
+    use = page_use(codec, zone, may_change);
+    bytes = (2 * use.count + 1) * codec.heads() * store.row_bytes;
+  }
+  const std::vector<uint8_t> memory(static_cast<size_t>(bytes), session.fill());
+  uint8_t* base = may_change ? session.in_out("store", memory)
+                             : const_cast<uint8_t*>(session.in("store", memory));
+  if (zone.page > 0) {
+    const std::vector<int64_t> places = page_places(use.count);
+    std::vector<void*> table;
+    for (const int64_t page : use.table) {
+      table.push_back(page < 0 ? nullptr
+                               : base + places[static_cast<size_t>(page)] * codec.heads() *
+                                            store.row_bytes);
+    }
+    store.pages = session.in("store pages", table);
+    store.pages_stride = use.stride;
+  } else {
+    store.base = base;
+  }
   for (size_t row = 0; row < zone.rows.size(); ++row) {
     import_records(place, session.fill(), codec, store, static_cast<int64_t>(row), 0,
                    zone.rows[row]);
   }
-  session.settle(store.base);
+  session.settle(base);
   return store;
 }
 

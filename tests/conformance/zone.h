@@ -41,6 +41,7 @@ Records slice_records(const pkv_geometry& geometry, const Records& row, int64_t 
 // Row r = sequence * kv_heads + head.
 struct Zone {
   int64_t capacity = 0;
+  int64_t page = 0;  // tokens of a page of the store; 0: in one piece per row
   std::vector<Records> rows;
   std::vector<int32_t> occupancy;    // [rows, d/8, 256]; tier only, else empty
   std::vector<double> value_sums;    // [rows, dv]; empty without values
@@ -51,7 +52,8 @@ struct Zone {
 Zone empty_zone(const Codec& codec, int32_t sequences, int64_t capacity, bool has_values);
 
 // A store with the zone's records; positions behind them hold the session's fill. `may_change`: the
-// call writes records.
+// call writes records. In pages, sequences share those in which they are the same, unless records
+// may be written: then each has pages for its whole capacity.
 pkv_store put_store(Session& session, const Codec& codec, const Zone& zone, bool may_change);
 
 // Writes records [0, records.tokens) to positions begin.. of a row, and reads positions

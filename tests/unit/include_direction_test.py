@@ -24,6 +24,8 @@ ALLOWED = {
     "core/": (API,),
     "core/format/": (API,),
     "backends/": (API, "core/format/"),
+    "backends/cpu/": (API, "core/format/", "backends/host/"),
+    "backends/cpu_ref/": (API, "core/format/", "backends/host/"),
     "backends/cuda/": (API, "core/format/", "backends/gpu/"),
     "backends/hip/": (API, "core/format/", "backends/gpu/"),
     "tools/": (API,),

@@ -38,9 +38,9 @@
  *     back to what the lengths say.
  *  f. Any call from any thread: calls on one cache wait for one another. pkv_cache_destroy is the
  *     last.
- *  g. Work is enqueued on the stream given. Calls on one cache follow one another also when their
- *     streams differ. The host waits for the stream where the name ends in _sync, where a codec is
- *     fitted, and where a call would overwrite page tables that enqueued work reads. */
+ *  g. Work is enqueued on the stream given, and each call first waits until the preceding call on
+ *     the same cache has passed, whatever their streams: page tables are written in place. The host
+ *     also waits where the name ends in _sync and where a codec is fitted. */
 #ifndef PARISKV_CACHE_H_
 #define PARISKV_CACHE_H_
 
@@ -89,7 +89,7 @@ typedef struct pkv_cache_desc {
   int32_t refits;        /* 1 (default): as the zone grows by a quarter; 0: the first fit stands */
   int32_t deferred;      /* 1: appends leave encoding and fits to pkv_cache_flush; default 0 */
   float soft_cap;        /* logits become soft_cap * tanh(logit / soft_cap); 0 (default): none */
-  int32_t row_cache;     /* rows per (layer, sequence, KV head) that count as recent; 0 (default) */
+  int32_t reserved;      /* 0 */
   const float *sink_logits;        /* [hq] host, finite or -inf; NULL (default): none. Copied. */
   const pkv_cache_layer *policies; /* [layers]; NULL (default): all sparse. Copied. */
   const float *alibi_slopes;       /* must be NULL. Anything else is PKV_UNIMPLEMENTED: estimates
@@ -115,11 +115,12 @@ typedef struct pkv_cache_usage {
 PKV_API pkv_status pkv_cache_usage_init(pkv_cache_usage *usage, size_t struct_size);
 
 /* What a cache of this shape holds once `count` sequences have lengths[i] tokens in every layer, no
- * page shared, scratch apart (0 here). Nothing is allocated. queries_given: 1 if appends bring
- * queries. PKV_INVALID_ARGUMENT as for create, and where a sum passes 2^63. */
+ * page shared, scratch apart (0 here). Nothing is allocated. query_dtype: of the queries that
+ * appends bring, 0: they bring none. PKV_INVALID_ARGUMENT as for create, and where a sum passes
+ * 2^63. */
 PKV_API pkv_status pkv_cache_bytes(const pkv_device *device, const pkv_config *config,
                                    const pkv_cache_desc *desc, const int64_t *lengths,
-                                   int32_t count, int32_t queries_given, pkv_cache_usage *out);
+                                   int32_t count, pkv_dtype query_dtype, pkv_cache_usage *out);
 
 /* PKV_INVALID_ARGUMENT: a field or option (named, with its range). PKV_UNIMPLEMENTED: the backend
  * lacks the shape or an option. PKV_RESOURCE_EXHAUSTED. */
@@ -309,8 +310,6 @@ typedef struct pkv_cache_stats {
   int64_t encoded;           /* records written since create, repeated ones included */
   int64_t fits;              /* fits made since create */
   int64_t steps;             /* query tokens attended since create */
-  int64_t row_cache_hits;    /* rows used by steps that were recent (desc.row_cache) */
-  int64_t row_cache_lookups; /* rows used by steps */
   int64_t shared_pages;      /* pages that belong to more than one sequence */
   int64_t allocated_bytes;   /* taken from the backend, free pages included */
   double bytes_per_key;      /* of the records in canonical form, per token and KV head */

@@ -144,9 +144,26 @@ void use_first_center(pkv_attend_args& a) {
 }
 
 void ignore_scale(pkv_attend_args& a) { a.scale = 1.0F; }
+void ignore_cap(pkv_attend_args& a) { a.soft_cap = 0.0F; }
+void ignore_sinks(pkv_attend_args& a) { a.sink_logits = nullptr; }
+void ignore_sets(pkv_attend_args& a) { forget_sets(a.codec); }
+void turn_pages_late(pkv_attend_args& a) {
+  static thread_local std::vector<void*> late;
+  a.store.pages =
+      late_pages(a.store.pages, a.store.pages_stride, a.batch.sequences, a.batch.batch, late);
+}
 void forget_output_strides(pkv_attend_args& a) { forget_strides(a.output); }
 void forget_part_strides(pkv_attend_args& a) {
   for (int32_t p = 0; p < a.part_count; ++p) forget_strides(a.parts[p].values);
+}
+
+// The tokens of a part from one in front of its start on, where that lies in the same page.
+void start_early(pkv_attend_args& a) {
+  static thread_local std::vector<int64_t> starts;
+  if (a.part_count == 0 || a.parts[0].starts == nullptr) return;
+  starts.assign(a.parts[0].starts, a.parts[0].starts + a.batch.batch);
+  for (int64_t& start : starts) start -= start % a.parts[0].key_pages.page_tokens != 0 ? 1 : 0;
+  a.parts[0].starts = starts.data();
 }
 
 // Writes in front of its scratch, and of the 256 bytes that a plan keeps there for the lengths of
@@ -195,6 +212,15 @@ constexpr Mutant kMutants[] = {
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, use_first_center>; }},
     {"attend_ignores_scale",
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, ignore_scale>; }},
+    {"attend_ignores_cap", [](pkv_backend& t) { t.attend.run = run_changed<kAttend, ignore_cap>; }},
+    {"attend_ignores_sinks",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, ignore_sinks>; }},
+    {"attend_ignores_sets",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, ignore_sets>; }},
+    {"attend_starts_early",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, start_early>; }},
+    {"attend_late_store_pages",
+     [](pkv_backend& t) { t.attend.run = run_changed<kAttend, turn_pages_late>; }},
     {"attend_ignores_output_strides",
      [](pkv_backend& t) { t.attend.run = run_changed<kAttend, forget_output_strides>; }},
     {"attend_ignores_part_strides",

@@ -240,6 +240,8 @@ pkv_status export_one_more(pkv_backend_device* device, pkv_backend_stream* strea
   return sound().store_export(device, stream, geometry, store, row, begin, count + more, target);
 }
 
+void ignore_sets(pkv_encode_args& a) { forget_sets(a.codec); }
+
 constexpr auto kEncode = &pkv_backend::encode;
 constexpr auto kFit = &pkv_backend::fit;
 
@@ -279,6 +281,8 @@ constexpr Mutant kMutants[] = {
      [](pkv_backend& t) { t.encode.run = run_changed<kEncode, forget_value_strides>; }},
     {"encode_eight_entries",
      [](pkv_backend& t) { t.encode.run = run_changed<kEncode, do_eight_entries>; }},
+    {"encode_ignores_sets",
+     [](pkv_backend& t) { t.encode.run = run_changed<kEncode, ignore_sets>; }},
     {"encode_first_head",
      [](pkv_backend& t) { t.encode.run = run_changed<kEncode, use_first_head>; }},
     {"store_imports_at_zero", [](pkv_backend& t) { t.store_import = import_at_zero; }},

@@ -97,6 +97,16 @@ void use_entries(pkv_fetch_args& a) {
   a.batch.sequences = entries.data();
 }
 
+void turn_pages_late(pkv_fetch_args& a) {
+  static thread_local std::vector<const void*> keys;
+  static thread_local std::vector<const void*> values;
+  a.key_pages.table = late_pages(a.key_pages.table, a.key_pages.table_stride, a.batch.sequences,
+                                 a.batch.batch, keys);
+  a.value_pages.table = late_pages(a.value_pages.table, a.value_pages.table_stride,
+                                   a.batch.sequences, a.batch.batch, values);
+}
+void use_key_offset(pkv_fetch_args& a) { a.value_pages.offset = a.key_pages.offset; }
+
 constexpr auto kFetch = &pkv_backend::fetch;
 
 constexpr Mutant kMutants[] = {
@@ -110,6 +120,9 @@ constexpr Mutant kMutants[] = {
      [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, forget_source_strides>; }},
     {"fetch_ignores_target_strides",
      [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, forget_target_strides>; }},
+    {"fetch_late_pages",
+     [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, turn_pages_late>; }},
+    {"fetch_key_offset", [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, use_key_offset>; }},
     {"fetch_uses_entries", [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, use_entries>; }},
 };
 

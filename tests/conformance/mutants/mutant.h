@@ -2,6 +2,7 @@
 // that it finds every one of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -45,6 +46,29 @@ pkv_status run_spoiled(pkv_backend_device* device, pkv_backend_stream* stream, c
 
 // As if the tensor were dense, and began at its data pointer.
 inline void forget_strides(pkv_tensor& tensor) { tensor.strides = nullptr; }
+
+// Set 0 for every entry.
+inline void forget_sets(pkv_codec_params& codec) { codec.set_of = nullptr; }
+
+// A table of pages [sequences, stride] in which each page but a sequence's first is the one before:
+// boundaries are a page late. `late` holds it.
+template <class Page>
+Page* const* late_pages(Page* const* table, int64_t stride, const int32_t* sequences, int32_t batch,
+                        std::vector<Page*>& late) {
+  if (table == nullptr) return nullptr;
+  late.assign(1, nullptr);
+  for (int32_t i = 0; i < batch; ++i) {
+    const auto end = static_cast<std::size_t>((sequences[i] + 1) * stride);
+    if (late.size() < end) late.resize(end);
+  }
+  for (int32_t i = 0; i < batch; ++i) {
+    for (int64_t p = 0; p < stride; ++p) {
+      const int64_t entry = sequences[i] * stride + p;
+      late[static_cast<std::size_t>(entry)] = table[p == 0 ? entry : entry - 1];
+    }
+  }
+  return late.data();
+}
 
 // The next number, in the order of its bits.
 template <class Number, class Bits>

@@ -149,6 +149,14 @@ void sample_every_position(pkv_rerank_args& a) {
   a.codec.geometry = &geometry;
 }
 
+void ignore_sets(pkv_rerank_args& a) { forget_sets(a.codec); }
+void ignore_cap(pkv_rerank_args& a) { a.soft_cap = 0.0F; }
+void turn_pages_late(pkv_rerank_args& a) {
+  static thread_local std::vector<void*> late;
+  a.store.pages =
+      late_pages(a.store.pages, a.store.pages_stride, a.batch.sequences, a.batch.batch, late);
+}
+
 constexpr auto kRerank = &pkv_backend::rerank;
 
 // The rest's mass of changed arguments, all else as it should be.
@@ -206,6 +214,11 @@ constexpr Mutant kMutants[] = {
      [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, forget_query_strides>; }},
     {"rerank_eight_entries",
      [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, do_eight_entries>; }},
+    {"rerank_ignores_sets",
+     [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, ignore_sets>; }},
+    {"rerank_ignores_cap", [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, ignore_cap>; }},
+    {"rerank_late_pages",
+     [](pkv_backend& t) { t.rerank.run = run_changed<kRerank, turn_pages_late>; }},
     {"rerank_no_limit", [](pkv_backend& t) { t.rerank.run = run_spoiled<kRerank, lose_limit>; }},
 };
 

@@ -49,16 +49,40 @@ int32_t largest_power(int32_t dim) {
 
 }  // namespace
 
-float element(const pkv_tensor& tensor, std::initializer_list<int64_t> leading, int64_t j) {
-  const uint8_t* at = address(tensor, leading, j);
-  if (tensor.dtype == PKV_DTYPE_F32) {
+float element(pkv_dtype dtype, const uint8_t* vector, int64_t j) {
+  const uint8_t* at = vector + j * dtype_bytes(dtype);
+  if (dtype == PKV_DTYPE_F32) {
     float value = 0;
     std::memcpy(&value, at, sizeof value);
     return value;
   }
   uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof bits);
-  return conformance::half_to_float(tensor.dtype, bits);
+  return conformance::half_to_float(dtype, bits);
+}
+
+float element(const pkv_tensor& tensor, std::initializer_list<int64_t> leading, int64_t j) {
+  return element(tensor.dtype, address(tensor, leading, 0), j);
+}
+
+const uint8_t* vector_at(const pkv_tensor& tensor, std::initializer_list<int64_t> leading) {
+  return address(tensor, leading, 0);
+}
+
+const uint8_t* vector_at(const pkv_pages& pages, int64_t sequence, int32_t head, int64_t position) {
+  const void* page = pages.table[sequence * pages.table_stride + position / pages.page_tokens];
+  return static_cast<const uint8_t*>(page) + pages.offset + head * pages.head_bytes +
+         position % pages.page_tokens * pages.token_bytes;
+}
+
+float capped(float logit, float soft_cap) {
+  return soft_cap == 0.0F ? logit : soft_cap * std::tanh(logit / soft_cap);
+}
+
+const float* codec_row(const pkv_codec_params& codec, const float* numbers, int64_t entry,
+                       int32_t kv_head, int32_t dim) {
+  const int64_t set = codec.set_of == nullptr ? 0 : codec.set_of[entry];
+  return numbers + (set * codec.geometry->kv_heads + kv_head) * dim;
 }
 
 void set_element(const pkv_tensor& tensor, std::initializer_list<int64_t> leading, int64_t j,

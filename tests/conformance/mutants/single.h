@@ -14,11 +14,22 @@ std::span<const Mutant> single_attend();
 std::span<const Mutant> single_fit();
 std::span<const Mutant> single_rerank();
 
-// Element j of the row of a tensor at the given leading indices, as fp32.
+// Element j of a vector, as fp32, and of the row of a tensor at the given leading indices.
+float element(pkv_dtype dtype, const uint8_t* vector, int64_t j);
 float element(const pkv_tensor& tensor, std::initializer_list<int64_t> leading, int64_t j);
+// The row of a tensor, and the vector at a position in pages.
+const uint8_t* vector_at(const pkv_tensor& tensor, std::initializer_list<int64_t> leading);
+const uint8_t* vector_at(const pkv_pages& pages, int64_t sequence, int32_t head, int64_t position);
 // Stores it, rounded to the dtype.
 void set_element(const pkv_tensor& tensor, std::initializer_list<int64_t> leading, int64_t j,
                  float value);
+
+// A logit with its cap (8.1).
+float capped(float logit, float soft_cap);
+
+// Parameters of one KV head for an entry of the batch, out of [sets, h, dim].
+const float* codec_row(const pkv_codec_params& codec, const float* numbers, int64_t entry,
+                       int32_t kv_head, int32_t dim);
 
 // +1 or -1 times the level of each coordinate: of keys (codec of polar4), or of value sketches.
 struct Levels {

@@ -64,13 +64,13 @@ class Head {
 
   // The log-sum-exp; the output is written.
   float attend() {
-    for (int32_t p = 0; p < a_.part_count; ++p) {
-      const pkv_part& part = a_.parts[p];
-      const int64_t length = part.lengths != nullptr ? part.lengths[i_] : part.keys.shape[2];
-      add_tokens(part.keys, part.values, length);
-    }
+    if (a_.sink_logits != nullptr) state_.enter(a_.sink_logits[query_head_]);
+    for (int32_t p = 0; p < a_.part_count; ++p) add_part(a_.parts[p]);
     const int64_t r = i_ * g_.kv_heads + kv_head_;
-    if (a_.k > 0) add_tokens(a_.row_keys, a_.row_values, a_.counts[r]);
+    for (int64_t slot = 0; a_.k > 0 && slot < a_.counts[r]; ++slot) {
+      add_token(a_.row_keys.dtype, vector_at(a_.row_keys, {i_, kv_head_, slot}),
+                vector_at(a_.row_values, {i_, kv_head_, slot}), a_.row_values.dtype);
+    }
     if (a_.tail != PKV_TAIL_DROP) add_tail(r);
     for (int32_t j = 0; j < g_.value_dim; ++j) {
       set_element(a_.output, {i_, query_head_}, j, state_.out[static_cast<size_t>(j)] / state_.sum);
@@ -79,18 +79,32 @@ class Head {
   }
 
  private:
-  void add_tokens(const pkv_tensor& keys, const pkv_tensor& values, int64_t count) {
-    for (int64_t t = 0; t < count; ++t) {
-      float dot = 0.0F;
-      for (int32_t j = 0; j < g_.head_dim; ++j) {
-        dot += element(a_.queries, {i_, query_head_}, j) * element(keys, {i_, kv_head_, t}, j);
-      }
-      const float weight = state_.enter(a_.scale * dot);
-      for (size_t j = 0; j < state_.out.size(); ++j) {
-        state_.out[j] += weight * element(values, {i_, kv_head_, t}, static_cast<int64_t>(j));
-      }
+  void add_part(const pkv_part& part) {
+    const int64_t length = part.lengths != nullptr ? part.lengths[i_] : part.keys.shape[2];
+    const int64_t start = part.starts != nullptr ? part.starts[i_] : 0;
+    const auto at = [&](const pkv_tensor& tensor, const pkv_pages& pages, int64_t t) {
+      return pages.table == nullptr ? vector_at(tensor, {i_, kv_head_, t})
+                                    : vector_at(pages, a_.batch.sequences[i_], kv_head_, start + t);
+    };
+    for (int64_t t = 0; t < length; ++t) {
+      add_token(part.keys.dtype, at(part.keys, part.key_pages, t),
+                at(part.values, part.value_pages, t), part.values.dtype);
     }
   }
+
+  void add_token(pkv_dtype key_dtype, const uint8_t* key, const uint8_t* value,
+                 pkv_dtype value_dtype) {
+    float dot = 0.0F;
+    for (int32_t j = 0; j < g_.head_dim; ++j) {
+      dot += element(a_.queries, {i_, query_head_}, j) * element(key_dtype, key, j);
+    }
+    const float weight = state_.enter(logit(dot));
+    for (size_t j = 0; j < state_.out.size(); ++j) {
+      state_.out[j] += weight * element(value_dtype, value, static_cast<int64_t>(j));
+    }
+  }
+
+  float logit(float product) const { return capped(a_.scale * product, a_.soft_cap); }
 
   bool is_fetched(int64_t r, int32_t position) const {
     if (a_.k == 0) return false;
@@ -105,7 +119,7 @@ class Head {
     for (int32_t c = 0; c < a_.candidate_counts[r]; ++c) {
       const int32_t position = a_.candidates[r * a_.candidates_stride + c];
       if (is_fetched(r, position)) continue;
-      const float logit = a_.scale * a_.estimates[q * a_.candidates_stride + c];
+      const float logit = this->logit(a_.estimates[q * a_.candidates_stride + c]);
       if (a_.tail == PKV_TAIL_SKETCH) {
         add_sketch(row, position, state_.enter(logit));
       } else {
@@ -116,9 +130,9 @@ class Head {
     add_pseudo_token(r, row, rest);
     if (!reads_samples()) return;
     unrotate(state_.rotated, a_.codec.value_signs_1, a_.codec.value_signs_2);
+    const float* center = codec_row(a_.codec, a_.codec.value_center, i_, kv_head_, g_.value_dim);
     for (size_t j = 0; j < state_.out.size(); ++j) {
-      const float center = a_.codec.value_center[kv_head_ * g_.value_dim + static_cast<int32_t>(j)];
-      state_.out[j] += state_.sketched * center + state_.rotated[j];
+      state_.out[j] += state_.sketched * center[j] + state_.rotated[j];
     }
   }
 
@@ -165,13 +179,13 @@ class Head {
     for (size_t i = 0; i < positions.size(); ++i) {
       if (is_left_out(r, positions[i]) || std::isnan(estimates[i])) continue;
       used.push_back(i);
-      max = std::max(max, a_.scale * estimates[i]);
+      max = std::max(max, logit(estimates[i]));
     }
     float sum = 0.0F;
     float squares = 0.0F;
     std::vector<float> o;
     for (const size_t i : used) {
-      o.push_back(fault_ == Fault::kUnweighted ? 1.0F : std::exp(a_.scale * estimates[i] - max));
+      o.push_back(fault_ == Fault::kUnweighted ? 1.0F : std::exp(logit(estimates[i]) - max));
       sum += o.back();
       squares += o.back() * o.back();
     }

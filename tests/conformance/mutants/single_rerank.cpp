@@ -40,13 +40,15 @@ class Row {
         kv_head_(static_cast<int32_t>(r % g_.kv_heads)),
         store_row_(int64_t{a.batch.sequences[i_]} * g_.kv_heads + kv_head_),
         levels_(polar_levels()) {
+    const float* r_of_head = codec_row(a.codec, a.codec.inv_balance, i_, kv_head_, g_.head_dim);
+    const float* mu = codec_row(a.codec, a.codec.center, i_, kv_head_, g_.head_dim);
     for (int32_t g = 0; g < G_; ++g) {
       std::vector<float> y;
       float base = 0.0F;
       for (int32_t j = 0; j < g_.head_dim; ++j) {
         const float q = element(a.queries, {i_, kv_head_ * G_ + g}, j);
-        y.push_back(q * a.codec.inv_balance[kv_head_ * g_.head_dim + j]);
-        base += q * a.codec.center[kv_head_ * g_.head_dim + j];
+        y.push_back(q * r_of_head[j]);
+        base += q * mu[j];
       }
       rotate(y, a.codec.signs_1, a.codec.signs_2, g_.rounds);
       queries_.push_back(y);
@@ -111,7 +113,7 @@ class Row {
         float& of_sample =
             a_.sample_estimates[(r_ * G_ + g) * a_.tail_samples + static_cast<int64_t>(i)];
         if (is_polar) of_sample = estimate(g, record);
-        if (!is_out) logits[static_cast<size_t>(g)].push_back(a_.scale * of_sample);
+        if (!is_out) logits[static_cast<size_t>(g)].push_back(logit(of_sample));
       }
     }
     if (a_.rest_lse == nullptr) return;
@@ -123,6 +125,7 @@ class Row {
   }
 
  private:
+  float logit(float estimate) const { return capped(a_.scale * estimate, a_.soft_cap); }
   int32_t count() const { return a_.candidate_counts[r_]; }
   int32_t candidate(int32_t c) const { return a_.candidates[r_ * a_.candidates_stride + c]; }
   float& at(int32_t g, int32_t c) const {
@@ -133,7 +136,7 @@ class Row {
     std::vector<float> lse;
     for (int32_t g = 0; g < G_; ++g) {
       std::vector<float> logits;
-      for (int32_t c = 0; c < count(); ++c) logits.push_back(a_.scale * at(g, c));
+      for (int32_t c = 0; c < count(); ++c) logits.push_back(logit(at(g, c)));
       lse.push_back(log_sum(logits));
     }
     std::vector<float> scores;
@@ -141,7 +144,7 @@ class Row {
       std::vector<float> shares;
       float sum = at(0, c);
       for (int32_t g = 0; g < G_; ++g) {
-        shares.push_back(a_.scale * at(g, c) - lse[static_cast<size_t>(g)]);
+        shares.push_back(logit(at(g, c)) - lse[static_cast<size_t>(g)]);
         if (g > 0) sum = sum + at(g, c);
       }
       scores.push_back(a_.rank == PKV_RANK_GROUP ? log_sum(shares) : sum / static_cast<float>(G_));

@@ -92,6 +92,13 @@ pkv_status refuse_after_writing(pkv_backend_device* device, pkv_backend_stream* 
   return PKV_UNIMPLEMENTED;
 }
 
+void ignore_sets(pkv_vote_args& a) { forget_sets(a.codec); }
+void turn_pages_late(pkv_vote_args& a) {
+  static thread_local std::vector<void*> late;
+  a.store.pages =
+      late_pages(a.store.pages, a.store.pages_stride, a.batch.sequences, a.batch.batch, late);
+}
+
 constexpr auto kVote = &pkv_backend::vote;
 
 constexpr Mutant kMutants[] = {
@@ -114,6 +121,8 @@ constexpr Mutant kMutants[] = {
        t.vote.scratch_bytes = more_scratch;
        t.vote.run = count_in_scratch;
      }},
+    {"vote_ignores_sets", [](pkv_backend& t) { t.vote.run = run_changed<kVote, ignore_sets>; }},
+    {"vote_late_pages", [](pkv_backend& t) { t.vote.run = run_changed<kVote, turn_pages_late>; }},
     {"vote_refuses_late", [](pkv_backend& t) { t.vote.run = refuse_after_writing; }},
 };
 

@@ -102,6 +102,47 @@ std::vector<StepCase> cases() {
     c.d = c.dv = 24, c.n = 50000, c.ppm = 30000, c.kv_heads = 1, c.vote = PKV_VOTE_TIER;
     c.codec = PKV_CODEC_POLAR4;
   });
+  add("in pages", [](StepCase& c) { c.page = 64; });
+  add("in pages, f32, d 72",
+      [](StepCase& c) { c.page = 64, c.d = 72, c.dv = 24, c.dtype = PKV_DTYPE_F32; });
+  add("in pages, polar4, tier", [](StepCase& c) {
+    c.page = 128, c.codec = PKV_CODEC_POLAR4, c.vote = PKV_VOTE_TIER, c.norms = true;
+  });
+  add("in pages, sketch4",
+      [](StepCase& c) { c.page = 64, c.tail = PKV_TAIL_SKETCH, c.sketch_stride = 1; });
+  add("in pages, latents", [](StepCase& c) {
+    c.page = 64, c.d = 576, c.dv = 512, c.is_k_prefix = true, c.kv_heads = 1, c.group = 16;
+    c.n = 150;
+  });
+  add("in pages, in pieces", [](StepCase& c) {
+    c.page = 256, c.d = c.dv = 16, c.n = 70000, c.ppm = 20000, c.kv_heads = 1, c.group = 2;
+  });
+  add("two sets", [](StepCase& c) { c.has_sets = true; });
+  add("two sets, sketch2, norms", [](StepCase& c) {
+    c.has_sets = c.norms = true, c.tail = PKV_TAIL_SKETCH, c.sketch_bits = 2, c.sketch_stride = 1;
+  });
+  add("two query tokens", [](StepCase& c) { c.is_one_sequence = true; });
+  add("two query tokens, one head", [](StepCase& c) { c.is_one_sequence = true, c.group = 1; });
+  add("two query tokens, tier",
+      [](StepCase& c) { c.is_one_sequence = true, c.vote = PKV_VOTE_TIER; });
+  add("two query tokens in pieces", [](StepCase& c) {
+    c.is_one_sequence = true, c.d = c.dv = 16, c.n = 70000, c.ppm = 20000, c.kv_heads = 1;
+  });
+  for (const float cap : {0.25F, 4.0F}) {
+    add("soft cap", [cap](StepCase& c) { c.soft_cap = cap; });
+    add("soft cap, polar4, share",
+        [cap](StepCase& c) { c.soft_cap = cap, c.codec = PKV_CODEC_POLAR4, c.share = 0.7; });
+    add("soft cap, sketch4, sharp", [cap](StepCase& c) {
+      c.soft_cap = cap, c.tail = PKV_TAIL_SKETCH, c.sketch_stride = 1, c.spread = 30.0F;
+    });
+    add("soft cap, tail mean, one head",
+        [cap](StepCase& c) { c.soft_cap = cap, c.tail = PKV_TAIL_MEAN, c.group = 1; });
+  }
+  add("sinks", [](StepCase& c) { c.has_sinks = true; });
+  add("sinks, no keys", [](StepCase& c) { c.has_sinks = true, c.n = 0; });
+  add("all at once", [](StepCase& c) {
+    c.page = 64, c.has_sets = c.is_one_sequence = c.has_sinks = true, c.soft_cap = 4.0F;
+  });
   add("flat", [](StepCase& c) { c.spread = 1e-20F; });
   return list;
 }
@@ -175,6 +216,9 @@ struct Bounds {
   }
 };
 
+// Of a logit, for its cap.
+double cap_error(const StepCase& c) { return 8.0 * kU * static_cast<double>(c.soft_cap); }
+
 void check_rerank(StepWorld& world, const StepCase& c, const StepOutputs& ref,
                   const StepOutputs& cpu) {
   const Bounds bounds(world, c, ref);
@@ -198,7 +242,7 @@ void check_rerank(StepWorld& world, const StepCase& c, const StepOutputs& ref,
   }
   const double score_bound =
       2.0 * (4.0 * bounds.logit + std::min<double>(1024, static_cast<double>(stride)) + 8) * kU +
-      estimate;
+      estimate + 2.0 * cap_error(c);
   for (size_t i = 0; i < ref.rest_lse.size(); ++i) {
     REQUIRE(near(ref.rest_lse[i], cpu.rest_lse[i], score_bound + 520 * kU));
   }
@@ -235,7 +279,7 @@ void check_attend(StepWorld& world, const StepCase& c, const StepOutputs& ref,
                   const StepOutputs& cpu) {
   const Bounds bounds(world, c, ref);
   const double m = 1024 + 8;
-  const double eps = bounds.eps + 2.0 * bounds.logit * kU;
+  const double eps = bounds.eps + 2.0 * bounds.logit * kU + cap_error(c);
   for (size_t i = 0; i < ref.lse.size(); ++i) {
     CAPTURE(i);
     REQUIRE(near(ref.lse[i], cpu.lse[i], eps + m * kU + std::fabs(ref.lse[i]) * kU));
@@ -243,7 +287,7 @@ void check_attend(StepWorld& world, const StepCase& c, const StepOutputs& ref,
   for (size_t i = 0; i < ref.output.size(); ++i) {
     CAPTURE(i);
     const double weights = 2.0 * (eps + m * kU) * bounds.value;
-    const double l = 4.0 * (2.0 * bounds.logit * kU + m * kU) * 2.0 * bounds.value;
+    const double l = 4.0 * (2.0 * bounds.logit * kU + m * kU + cap_error(c)) * 2.0 * bounds.value;
     REQUIRE(near(ref.output[i], cpu.output[i], weights + l));
   }
 }

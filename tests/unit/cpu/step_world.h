@@ -34,8 +34,51 @@ struct StepCase {
   double share = 0.0;
   pkv_dtype dtype = PKV_DTYPE_BF16;
   int64_t ppm = 100000;
-  float spread = 1.0F;  // of queries: large ones make sharp softmaxes
-  int64_t cluster = 0;  // the first keys are one that all queries want
+  float spread = 1.0F;           // of queries: large ones make sharp softmaxes
+  int64_t cluster = 0;           // the first keys are one that all queries want
+  int64_t page = 0;              // of the store; then the K/V are in pages too. 0: nothing is
+  bool has_sets = false;         // a codec set per entry
+  bool is_one_sequence = false;  // both entries name the second
+  float soft_cap = 0.0F;
+  bool has_sinks = false;
+};
+
+// K/V of a strided view in pages of 16, at positions of choice.
+class PagedView {
+ public:
+  static constexpr int64_t kTokens = 16;
+
+  PagedView() = default;
+  // `t` [entries, h, tokens, width]; pages for positions below `end` of `sequences`.
+  PagedView(const pkv_tensor& t, int64_t sequences, int64_t end) : tensor_(t) {
+    const int64_t size = t.dtype == PKV_DTYPE_F32 ? 4 : 2;
+    pages_.table_stride = end / kTokens + 1;
+    pages_.page_tokens = kTokens;
+    pages_.head_bytes = t.strides[1] * size;
+    pages_.token_bytes = t.strides[2] * size;
+    pages_.offset = 2 * size;  // taken off again below
+    entry_bytes_ = t.strides[0] * size;
+    table_.assign(static_cast<size_t>(sequences * pages_.table_stride), nullptr);
+  }
+  // Tokens [0, count) of an entry are those at `start`.. of a sequence.
+  void put(int64_t entry, int64_t sequence, int64_t start, int64_t count) {
+    const auto* first = static_cast<const std::byte*>(tensor_.data) + tensor_.byte_offset +
+                        entry * entry_bytes_ - pages_.offset;
+    for (int64_t p = start / kTokens; p * kTokens < start + count; ++p) {
+      table_[static_cast<size_t>(sequence * pages_.table_stride + p)] =
+          first + (p * kTokens - start) * pages_.token_bytes;
+    }
+  }
+  pkv_pages pages() {
+    pages_.table = table_.data();
+    return pages_;
+  }
+
+ private:
+  pkv_tensor tensor_ = {};
+  pkv_pages pages_ = {};
+  int64_t entry_bytes_ = 0;
+  std::vector<const void*> table_;
 };
 
 // Everything that a step writes.
@@ -85,7 +128,11 @@ class StepWorld {
     views_.emplace_back(queries, c.dtype, 3);
     if (c.is_k_prefix) use_prefixes();
     twin.ref.encode(keys, values);
+    if (c.page > 0) twin.use_pages(c.page);
     twin.copy_records(c.n);
+    for (int32_t head = 0; head < query_heads(); ++head) {
+      sinks_.push_back(head % 3 == 2 ? -kInf : 2.0F * random.uniform());
+    }
     lengths_ = {c.n, c.n - std::min<int64_t>(c.n, 37)};
     part_lengths_ = {kRecent, kRecent - 9};
   }
@@ -235,7 +282,69 @@ class StepWorld {
     a.attend.value_sums = twin.ref.value_sums.data();
     a.attend.good_counts = twin.ref.good_counts.data();
     a.attend.store = store;
+    if (c_.has_sets) use_sets(a);
+    if (c_.is_one_sequence) {
+      for (pkv_batch* b :
+           {&a.vote.batch, &a.select.batch, &a.rerank.batch, &a.fetch.batch, &a.attend.batch}) {
+        b->sequences = kSecond;
+      }
+    }
+    a.rerank.soft_cap = a.attend.soft_cap = c_.soft_cap;
+    if (c_.has_sinks) a.attend.sink_logits = sinks_.data();
+    if (c_.page > 0) use_pages(a);
     return a;
+  }
+
+  // Entry 0 has another fit than the one that the records were made with.
+  void use_sets(pkv_step_args& a) {
+    const auto doubled = [](std::vector<float>& to, const std::vector<float>& from, float factor) {
+      to = from;
+      for (const float x : from) to.push_back(factor * x);
+    };
+    doubled(center_, twin.ref.center, -0.5F);
+    doubled(balance_, twin.ref.balance, 0.5F);
+    doubled(inv_balance_, twin.ref.inv_balance, 2.0F);
+    doubled(value_center_, twin.ref.value_center, 3.0F);
+    for (pkv_codec_params* codec : {&a.vote.codec, &a.rerank.codec, &a.attend.codec}) {
+      codec->center = center_.data();
+      codec->balance = balance_.data();
+      codec->inv_balance = inv_balance_.data();
+      codec->value_center = value_center_.data();
+      codec->set_of = kSets;
+    }
+  }
+
+  // The zone's K/V where they are, parts apart from one another.
+  void use_pages(pkv_step_args& a) {
+    paged_.clear();
+    paged_.reserve(6);
+    const auto add = [&](pkv_tensor& t, pkv_pages& pages, const int64_t* counts) {
+      constexpr int64_t kApart = 96;
+      const bool is_zone = counts == nullptr;
+      PagedView& view = paged_.emplace_back(t, kBatch, is_zone ? c_.n : kBatch * kApart);
+      for (int32_t i = 0; i < kBatch; ++i) {
+        starts_[i] = kApart * i + 3;
+        if (is_zone) {
+          view.put(i, i, 0, c_.n);
+        } else {
+          view.put(i, a.attend.batch.sequences[i], starts_[i], counts[i]);
+        }
+      }
+      t.data = nullptr;
+      t.byte_offset = 0;
+      pages = view.pages();
+    };
+    const int64_t sinks[kBatch] = {kSink, kSink};
+    if (c_.k > 0) {
+      add(a.fetch.source_keys, a.fetch.key_pages, nullptr);
+      add(a.fetch.source_values, a.fetch.value_pages, nullptr);
+    }
+    for (int p = 0; p < 2; ++p) {
+      pkv_part& part = a.attend.parts[p];
+      add(part.keys, part.key_pages, p == 0 ? sinks : part.lengths);
+      add(part.values, part.value_pages, p == 0 ? sinks : part.lengths);
+      part.starts = starts_;
+    }
   }
 
   StepOutputs outputs(const pkv_step_args& a) {
@@ -327,6 +436,11 @@ class StepWorld {
   std::vector<View> views_;
   std::vector<int64_t> lengths_, part_lengths_, output_shape_, key_shape_, value_shape_;
   std::vector<std::byte> row_keys_, row_values_;
+  static constexpr int32_t kSecond[kBatch] = {1, 1};
+  static constexpr int32_t kSets[kBatch] = {1, 0};
+  std::vector<float> sinks_, center_, balance_, inv_balance_, value_center_;
+  std::vector<PagedView> paged_;
+  int64_t starts_[kBatch] = {};
 
  public:
   Twin twin;

@@ -103,7 +103,9 @@ class Twin {
     expect(cpu->memory_fill(device, nullptr, store.base, 0xA5, rows_ * store.row_bytes));
   }
   ~Twin() {
-    cpu->memory_free(device, PKV_MEMORY_DEVICE, store.base, rows_ * store.row_bytes);
+    const pkv_store& piece = pages_ == nullptr ? store : piece_;
+    cpu->memory_free(device, PKV_MEMORY_DEVICE, piece.base, rows_ * piece.row_bytes);
+    if (pages_ != nullptr) cpu->memory_free(device, PKV_MEMORY_DEVICE, pages_, page_bytes_);
     cpu->device_close(device);
   }
   Twin(const Twin&) = delete;
@@ -111,6 +113,26 @@ class Twin {
 
   void set(const char* name, const std::string& value) {
     expect(cpu->device_set(device, name, value.c_str()));
+  }
+
+  // From now on cpu's store is in pages, whose order is none; nothing is in them.
+  void use_pages(int64_t capacity) {
+    piece_ = store;
+    store = {};
+    store.capacity = capacity;
+    expect(cpu->store_row_bytes(device, &ref.geometry, capacity, &store.row_bytes));
+    const int64_t sequences = rows_ / ref.geometry.kv_heads;
+    const int64_t pages = piece_.capacity / capacity + 1;
+    const int64_t bytes = ref.geometry.kv_heads * store.row_bytes;
+    page_bytes_ = sequences * pages * bytes;
+    expect(cpu->memory_alloc(device, PKV_MEMORY_DEVICE, page_bytes_, &pages_));
+    expect(cpu->memory_fill(device, nullptr, pages_, 0xA5, page_bytes_));
+    for (int64_t page = 0; page < sequences * pages; ++page) {
+      const int64_t place = page % 2 == 0 ? page / 2 : sequences * pages - 1 - page / 2;
+      table_.push_back(static_cast<std::byte*>(pages_) + place * bytes);
+    }
+    store.pages = table_.data();
+    store.pages_stride = pages;
   }
 
   // The text of the last refusal.
@@ -184,6 +206,10 @@ class Twin {
 
  private:
   int64_t rows_;
+  pkv_store piece_ = {};  // as it was before use_pages
+  void* pages_ = nullptr;
+  int64_t page_bytes_ = 0;
+  std::vector<void*> table_;
 };
 
 }  // namespace pkv::test

@@ -1,11 +1,11 @@
 // Refusals shared by the stages. docs/algorithm.md, sections 0, 1, 2 and 9.
-#include "backends/cpu/check.h"
+#include "backends/host/check.h"
 
 #include "core/format/records.h"
 #include "core/format/rotation.h"
 #include "pariskv/pariskv_backend.hpp"
 
-namespace pkv::cpu {
+namespace pkv::host {
 namespace {
 
 using backend::refuse;
@@ -108,4 +108,4 @@ pkv_status check_logits(const pkv_host* host, float scale, float soft_cap) {
                 static_cast<double>(soft_cap));
 }
 
-}  // namespace pkv::cpu
+}  // namespace pkv::host
