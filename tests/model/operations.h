@@ -63,6 +63,7 @@ class Runner {
   void refit(const Operation& operation);
   void save_one(const Operation& operation);
   void save_all();
+  void flush_loaded(World& world);
   void refused(const Operation& operation);
   void stale(const Operation& operation);
   void compare(const Operation& operation);
