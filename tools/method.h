@@ -50,8 +50,8 @@ absl::StatusOr<std::unique_ptr<Method>> create_retrieval(const Engine& engine, c
                                                          const OptionValues& options,
                                                          const Setting& setting);
 
-// The KV cache, which takes the trace token by token behind the prefill. `is_fresh`: with a codec that
-// is fitted anew for each question.
+// The KV cache, which takes the trace token by token behind the prefill. `is_fresh`: with a codec
+// that is fitted anew for each question.
 absl::StatusOr<std::unique_ptr<Method>> create_decode(const Engine& engine, const Trace& trace,
                                                       const std::string& profile,
                                                       const OptionValues& options,

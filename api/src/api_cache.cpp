@@ -1,8 +1,8 @@
 // The exported functions of pariskv_cache.h but its files and the caller's pages.
+#include "api/src/api_cache.h"
+
 #include <memory>
 #include <utility>
-
-#include "api/src/api_cache.h"
 
 #include "api/src/guard.h"
 #include "api/src/handles.h"

@@ -1,5 +1,5 @@
-// The resident layout of key records: the canonical planes of a row, or of one KV head of a page, one
-// after another, each padded to 64 bytes. docs/format.md; docs/algorithm.md, section 3.
+// The resident layout of key records: the canonical planes of a row, or of one KV head of a page,
+// one after another, each padded to 64 bytes. docs/format.md; docs/algorithm.md, section 3.
 #pragma once
 
 #include <cmath>
@@ -16,8 +16,8 @@ namespace pkv::cpu_ref {
 // A multiple of 256.
 int64_t row_bytes(const pkv_geometry& geometry, int64_t capacity);
 
-// The records of one KV head of one sequence. A plane that the geometry lacks is NULL; the planes of
-// the sketch may be asked for only at a position that has one.
+// The records of one KV head of one sequence. A plane that the geometry lacks is NULL; the planes
+// of the sketch may be asked for only at a position that has one.
 class RecordRow {
  public:
   RecordRow() = default;

@@ -1,5 +1,6 @@
 // The KV cache: layers that share pages, slots of sequences, one call at a time.
-// pariskv_cache.h says what each call does. Not here: what happens within a layer (layer.h, step.h).
+// pariskv_cache.h says what each call does. Not here: what happens within a layer (layer.h,
+// step.h).
 #pragma once
 
 #include <algorithm>

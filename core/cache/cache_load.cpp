@@ -1,6 +1,6 @@
 // Loading sequences into a cache. docs/format.md, section 3.
-// What is wrong with a file is found before anything changes, except damaged rows, fits and queries:
-// they are read into fresh slots, which are free again after a failure.
+// What is wrong with a file is found before anything changes, except damaged rows, fits and
+// queries: they are read into fresh slots, which are free again after a failure.
 #include <algorithm>
 #include <array>
 #include <cstddef>

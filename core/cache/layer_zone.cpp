@@ -9,8 +9,7 @@
 
 namespace pkv {
 
-// Record pages for keys [from, zone): behind the pages that stay, each fresh one. A page that `from`
-// lies within is written to; if it is shared, a fresh one takes its place, the first.
+// Record pages for keys [from, zone): those that are missing, and one for each that is shared.
 absl::Status Layer::take_records(const SequenceState& state, int64_t zone, int64_t from,
                                  std::vector<PageRef>& fresh) const {
   const int64_t page_tokens = shape_.desc.page_tokens;

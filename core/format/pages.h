@@ -35,6 +35,12 @@ struct StoreRow {
   }
 };
 
+// log2 of a power of two, from its exponent: nvcc 13 turns std::countr_zero into 64 in device code.
+PKV_HD constexpr int32_t log2_of(int64_t power) {
+  const auto bits = std::bit_cast<uint64_t>(static_cast<double>(power));
+  return static_cast<int32_t>(bits >> 52) - 1023;
+}
+
 PKV_HD inline StoreRow store_row(const pkv_store& store, int32_t kv_heads, int64_t sequence,
                                  int32_t head) {
   StoreRow row{};
@@ -46,7 +52,7 @@ PKV_HD inline StoreRow store_row(const pkv_store& store, int32_t kv_heads, int64
   }
   row.pages = store.pages + sequence * store.pages_stride;
   row.head_bytes = head * store.row_bytes;
-  row.shift = std::countr_zero(static_cast<uint64_t>(store.capacity));
+  row.shift = log2_of(store.capacity);
   row.mask = store.capacity - 1;
   return row;
 }

@@ -32,7 +32,7 @@ absl::Status check_pages_apart(const Stream& stream, const pkv_store& store, con
 absl::Status check_codec_sets(const Stream& stream, const pkv_codec_params& codec, int64_t batch);
 
 inline bool is_paged(const pkv_pages& pages) { return pages.table != nullptr; }
-// That there is a page for each of these positions, `view` saying shape [.., h, .., width] and dtype.
+// That there is a page for each of these positions; `view` says shape [.., h, .., width] and dtype.
 absl::Status check_token_pages(const Stream& stream, std::string_view name, const pkv_pages& pages,
                                const TensorView& view, const Spans& spans);
 

@@ -239,3 +239,26 @@ def test_on_the_shipped_traces_default_beats_paper(cli):
         assert default["candidate_recall"] > paper["candidate_recall"]
         assert default["error"] < paper["error"] < by[path.stem, "streaming"]["error"]
         assert default["bytes_per_key"] < paper["bytes_per_key"]
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_decode_is_as_good_as_a_codec_fitted_at_each_step(cli, path):
+    arguments = ("--decode", "--prefill", 1700, "--methods", "default,full", "--candidates", 0.05)
+    run = cli("eval", path, "--json", *arguments).succeeds()
+    results = {entry["method"]: entry for entry in run.json["results"]}
+    assert list(results) == ["default", "fresh", "full"]
+    assert results["full"]["error"] < 1e-3
+    for figure in ("candidate_recall", "recall"):
+        assert abs(results["default"][figure] - results["fresh"][figure]) <= 0.03
+    assert results["default"]["error"] < 0.3
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        (("--prefill", 5), "--prefill=5: applies with --decode"),
+        (("--decode", "--prefill", 4000), "--prefill=4000: accepted are 0.."),
+    ],
+)
+def test_prefill_is_refused_without_decode_and_beyond_the_queries(cli, trace, options, text):
+    cli("eval", trace[0], "--json", *ARGUMENTS, *options).refuses(2, text)
