@@ -13,7 +13,8 @@ pkv_cache_usage estimate(const Machine& machine, const Shape& shape,
   const Config config = config_of(shape);
   auto usage = filled<pkv_cache_usage, pkv_cache_usage_init>();
   check(pkv_cache_bytes(machine.device.get(), config.get(), &desc.c, lengths.data(),
-                        static_cast<int32_t>(lengths.size()), has_queries ? shape.query_dtype : 0, &usage));
+                        static_cast<int32_t>(lengths.size()), has_queries ? shape.query_dtype : 0,
+                        &usage));
   return usage;
 }
 
