@@ -37,7 +37,9 @@ TESTS = sorted({test for _, _, tests in ENTRIES for test in tests})
 
 def doctest_names(path):
     """Names of the TEST_CASEs of a source that is in the list of a CMakeLists.txt."""
-    lists = [folder / "CMakeLists.txt" for folder in path.parents if "tests/unit" in str(folder)]
+    below = [REPOSITORY / "tests" / area for area in ("unit", "cache")]
+    folders = [f for f in path.parents if any(f == b or b in f.parents for b in below)]
+    lists = [folder / "CMakeLists.txt" for folder in folders]
     texts = [file.read_text() for file in lists if file.is_file()]
     names = [str(path.relative_to(file.parent)) for file in lists if file.is_file()]
     assert any(re.search(rf"^\s*{re.escape(n)}$", t, re.M) for n, t in zip(names, texts)), path

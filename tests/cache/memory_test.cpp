@@ -1,0 +1,207 @@
+// Cases of tests/scenarios/scenarios.txt, area memory: what a cache says it holds, and that it
+// holds no more as it goes on.
+#include <string>
+
+#include "tests/cache/fixture.h"
+
+namespace pkv::cache_model {
+namespace {
+
+pkv_cache_usage estimate(const Machine& machine, const Shape& shape,
+                         const std::vector<int64_t>& lengths, bool has_queries) {
+  const Desc desc(shape);
+  const Config config = config_of(shape);
+  auto usage = filled<pkv_cache_usage, pkv_cache_usage_init>();
+  check(pkv_cache_bytes(machine.device.get(), config.get(), &desc.c, lengths.data(),
+                        static_cast<int32_t>(lengths.size()), has_queries ? shape.query_dtype : 0,
+                        &usage));
+  return usage;
+}
+
+void check_sum(const pkv_cache_usage& usage) {
+  CHECK(usage.total == usage.row_pages + usage.record_pages + usage.tables + usage.occupancy +
+                           usage.codecs + usage.samples + usage.scratch);
+}
+
+TEST_CASE("memory: the estimate of bytes equals use") {
+  for (const char* backend : {"cpu", "cpu_ref"}) {
+    Machine machine(backend);
+    for (Shape shape : property_shapes()) {
+      CAPTURE(backend);
+      CAPTURE(shape.name);
+      shape.sequences = 4;
+      for (const bool has_queries : {false, true}) {
+        CAPTURE(has_queries);
+        const std::vector<int64_t> lengths = {0, 3, 70, 900};
+        World world(machine, shape);
+        for (const int64_t length : lengths) {
+          const auto first = static_cast<uint64_t>(1000 * length);
+          world.append_all(world.add(), tokens_from(first, length), has_queries);
+        }
+        const pkv_cache_usage used = world.usage();
+        const pkv_cache_usage said = estimate(machine, shape, lengths, has_queries);
+        CHECK(said.row_pages == used.row_pages);
+        CHECK(said.record_pages == used.record_pages);
+        CHECK(said.tables == used.tables);
+        CHECK(said.occupancy == used.occupancy);
+        CHECK(said.codecs == used.codecs);
+        CHECK(said.samples == used.samples);
+        CHECK(said.partly == used.partly);
+        CHECK(said.scratch == 0);
+        check_sum(used);
+        check_sum(said);
+        CHECK(used.total - used.scratch == said.total);
+      }
+    }
+  }
+}
+
+// Records as the canonical form counts them; the backend cpu pads theirs (decision 7).
+TEST_CASE("memory: a long sequence holds what the format says, and 2 % more at most") {
+  Machine machine("cpu_ref");
+  Shape shape;
+  shape.options = {{"k", "100"}, {"fit", "keys"}};
+  shape.head_dim = shape.value_dim = 128;
+  shape.dtype = PKV_DTYPE_BF16;
+  shape.capacity = int64_t{1} << 30;
+  shape.sink = 128;
+  shape.local = shape.interval = shape.page_tokens = 512;
+  shape.dense_below = 1024;
+  shape.fit_positions = 256;
+  const int64_t zone = 128 * 1024, tokens = shape.sink + zone + shape.local;
+  const pkv_cache_usage said = estimate(machine, shape, {tokens}, false);
+  const double rows = static_cast<double>(tokens) * 2 * (128 + 128) * 2;
+  const double records = static_cast<double>(zone) * 2 * (16 + 2 + 48 + 2 + 66.0 / 16);
+  const double sums = static_cast<double>(zone) / 512 * 2 * (128 * 8 + 8);
+  CHECK(static_cast<double>(said.row_pages) <= 1.02 * rows);
+  CHECK(static_cast<double>(said.row_pages) >= rows);
+  CHECK(static_cast<double>(said.record_pages) <= 1.02 * (records + sums));
+  CHECK(static_cast<double>(said.record_pages) >= records);
+  CHECK(static_cast<double>(said.total) <= 1.02 * (rows + records + sums));
+}
+
+TEST_CASE("memory: 10,000 steps of a rolling workload hold no more than the first thousand") {
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "12"}};
+  shape.sequences = 6;
+  World world(machine, shape);
+  std::vector<int32_t> live;
+  int64_t most_allocated = 0, most_total = 0;
+  for (uint64_t step = 0; step < 10000; ++step) {
+    // Every 50 steps one comes and the oldest goes; every fourth is a fork.
+    if (step % 50 == 0) {
+      if (live.size() == 5) {
+        world.remove(live.front());
+        live.erase(live.begin());
+      }
+      if (step % 200 == 150) {
+        live.push_back(world.fork(live.back(), 100));
+      } else {
+        live.push_back(world.add());
+        world.append_all(live.back(), tokens_from(1000 * step, 120));
+      }
+    }
+    Attended attended;
+    Parts parts;
+    for (const int32_t sequence : live) {
+      parts.push_back({sequence, {500000000 + 10 * step + static_cast<uint64_t>(sequence)}});
+    }
+    check(world.decode_step(0, parts, 0, attended));
+    if (step % 16 == 15) world.truncate(live.back(), world.length(0, live.back()) - 5);
+    const int64_t allocated = world.stats().allocated_bytes, total = world.usage().total;
+    if (step < 1000) {
+      most_allocated = std::max(most_allocated, allocated);
+      most_total = std::max(most_total, total);
+      continue;
+    }
+    REQUIRE(allocated <= most_allocated);
+    REQUIRE(total <= most_total);
+  }
+  for (const int32_t sequence : live) world.remove(sequence);
+  const pkv_cache_usage left = world.usage();
+  CHECK(left.row_pages == 0);
+  CHECK(left.record_pages == 0);
+  CHECK(left.samples == 0);
+  CHECK(left.partly == 0);
+}
+
+TEST_CASE("memory: 10,000 retrieves whose results are dropped hold nothing") {
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "12"}};
+  World world(machine, shape);
+  const int32_t sequence = world.add();
+  world.append_all(sequence, tokens_from(1, 300));
+  Found found;
+  check(world.retrieve(0, {{sequence, {5000}}}, found));
+  const int64_t total = world.usage().total, allocated = world.stats().allocated_bytes;
+  for (uint64_t i = 0; i < 10000; ++i) check(world.retrieve(0, {{sequence, {6000 + i}}}, found));
+  CHECK(world.usage().total == total);
+  CHECK(world.stats().allocated_bytes == allocated);
+}
+
+TEST_CASE("memory: what is reserved is not allocated again") {
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "12"}};
+  shape.refits = 0;
+  World world(machine, shape);
+  const int32_t a = world.add(), b = world.add();
+  check(pkv_cache_reserve(world.cache(), world.stream(), 600, 1200, 4));
+  world.append_all(a, tokens_from(1, 100));  // the fit
+  world.append_all(b, tokens_from(1000, 100));
+  const int64_t allocated = world.stats().allocated_bytes, scratch = world.usage().scratch;
+  Attended attended;
+  for (uint64_t step = 0; step < 500; ++step) {
+    check(world.decode_step(0, {{a, {5000 + step}}, {b, {9000 + step}}}, 0, attended));
+  }
+  CHECK(world.length(0, a) == 600);
+  CHECK(world.stats().allocated_bytes == allocated);
+  CHECK(world.usage().scratch == scratch);
+}
+
+TEST_CASE("memory: what cannot be had is refused with the bytes, and the cache goes on") {
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "12"}};
+  shape.head_dim = shape.value_dim = 576;
+  shape.capacity = 2147483647;
+  World world(machine, shape);
+  const int32_t sequence = world.add();
+  world.append_all(sequence, tokens_from(1, 200));
+  const pkv_cache_usage before = world.usage();
+  check_refused(
+      pkv_cache_reserve(world.cache(), world.stream(), shape.capacity, 8 * shape.capacity, 1),
+      PKV_RESOURCE_EXHAUSTED, {"host"});
+  CHECK(world.usage().total == before.total);
+  check_equals_fresh(world, sequence, tokens_from(1, 200));
+
+  shape.capacity = 4096;
+  shape.max_bytes = 1 << 20;
+  World limited(machine, shape);
+  check_refused(pkv_cache_reserve(limited.cache(), limited.stream(), 4096, 4096, 1),
+                PKV_RESOURCE_EXHAUSTED, {"1048576", "max_bytes"});
+}
+
+TEST_CASE("memory: forks share pages until they write") {
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "12"}};
+  World world(machine, shape);
+  const int32_t parent = world.add();
+  world.append_all(parent, tokens_from(1, 1000));
+  const pkv_cache_usage alone = world.usage();
+  for (int i = 0; i < 5; ++i) world.fork(parent, -1);
+  const pkv_cache_usage forked = world.usage();
+  CHECK(forked.row_pages == alone.row_pages);
+  CHECK(forked.record_pages == alone.record_pages);
+  CHECK(world.stats().tokens == 6000);
+  world.append_all(1, {7000});
+  // The sink is full, so one page of rows is written to: the last.
+  CHECK(world.usage().row_pages > alone.row_pages);
+  CHECK(world.usage().row_pages <= alone.row_pages + 64 * 2 * (32 + 32) * 4 + 256);
+}
+
+}  // namespace
+}  // namespace pkv::cache_model

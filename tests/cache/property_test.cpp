@@ -1,0 +1,198 @@
+// Laws of the cache, on every kind of shape: what a sequence answers is a function of its tokens.
+#include <algorithm>
+
+#include "tests/cache/fixture.h"
+#include "tests/conformance/random.h"
+
+namespace pkv::cache_model {
+namespace {
+
+using conformance::Random;
+
+constexpr const char* kBackends[] = {"cpu", "cpu_ref"};
+constexpr uint64_t kSeed = 20260101;
+
+template <class Body>
+void for_each_shape(const Body& body) {
+  for (const char* backend : kBackends) {
+    Machine machine(backend);
+    for (const Shape& shape : property_shapes()) {
+      CAPTURE(backend);
+      CAPTURE(shape.name);
+      body(machine, shape);
+    }
+  }
+}
+
+TEST_CASE("cache: appended in pieces equals appended at once") {
+  for_each_shape([](Machine& machine, const Shape& shape) {
+    Random random(kSeed);
+    const std::vector<uint64_t> tokens = tokens_from(1, 500);
+    for (const int64_t most : {1, 40, 300}) {
+      CAPTURE(most);
+      World world(machine, shape);
+      const int32_t sequence = world.add();
+      for (std::size_t at = 0; at < tokens.size();) {
+        const auto count = std::min<std::size_t>(tokens.size() - at,
+                                                 1 + static_cast<std::size_t>(random.below(most)));
+        const auto first = tokens.begin() + static_cast<int64_t>(at);
+        world.append_all(sequence, {first, first + static_cast<int64_t>(count)});
+        at += count;
+      }
+      check_equals_fresh(world, sequence, tokens);
+    }
+  });
+}
+
+TEST_CASE("cache: a ragged batch equals one sequence after the other") {
+  for_each_shape([](Machine& machine, const Shape& shape) {
+    World world(machine, shape);
+    std::vector<std::vector<uint64_t>> tokens(3);
+    for (int i = 0; i < 3; ++i) world.add();
+    Random random(kSeed);
+    for (int round = 0; round < 12; ++round) {
+      Parts parts;
+      for (const int32_t sequence : {2, 0, 1}) {
+        const std::vector<uint64_t> more =
+            tokens_from(static_cast<uint64_t>(1000 * round + 100 * sequence), random.below(60));
+        auto& all = tokens[static_cast<std::size_t>(sequence)];
+        all = joined(all, more);
+        parts.push_back({sequence, more});
+      }
+      for (int32_t layer = 0; layer < shape.layers; ++layer) check(world.append(layer, parts));
+    }
+    for (int32_t sequence = 0; sequence < 3; ++sequence) {
+      check_equals_fresh(world, sequence, tokens[static_cast<std::size_t>(sequence)]);
+    }
+  });
+}
+
+TEST_CASE("cache: forked and then different equals two caches") {
+  for_each_shape([](Machine& machine, const Shape& shape) {
+    for (const int64_t prefix : {0, 3, 63, 64, 65, 127, 128, 260}) {
+      CAPTURE(prefix);
+      World world(machine, shape);
+      const int32_t parent = world.add();
+      const std::vector<uint64_t> tokens = tokens_from(1, 300);
+      world.append_all(parent, tokens);
+      const int32_t child = world.fork(parent, prefix);
+      std::vector<uint64_t> of_child(tokens.begin(), tokens.begin() + prefix);
+      check_equals_fresh(world, child, of_child);
+      const std::vector<uint64_t> right = tokens_from(5000, 150), left = tokens_from(7000, 150);
+      world.append_all(child, right);
+      world.append_all(parent, left);
+      check_equals_fresh(world, child, joined(of_child, right));
+      check_equals_fresh(world, parent, joined(tokens, left));
+      world.remove(parent);
+      check_equals_fresh(world, child, joined(of_child, right));
+    }
+  });
+}
+
+TEST_CASE("cache: truncated equals never appended") {
+  for_each_shape([](Machine& machine, const Shape& shape) {
+    Random random(kSeed);
+    World world(machine, shape);
+    const int32_t sequence = world.add();
+    std::vector<uint64_t> tokens;
+    for (int round = 0; round < 12; ++round) {
+      const auto first = static_cast<uint64_t>(1 + 1000 * round);
+      const std::vector<uint64_t> more = tokens_from(first, 1 + random.below(400));
+      tokens = joined(tokens, more);
+      world.append_all(sequence, more);
+      const int64_t size = static_cast<int64_t>(tokens.size());
+      const int64_t less = round % 2 == 0 ? random.below(20) : random.below(size + 1);
+      tokens.resize(static_cast<std::size_t>(size - std::min(less, size)));
+      CAPTURE(round);
+      CAPTURE(tokens.size());
+      world.truncate(sequence, static_cast<int64_t>(tokens.size()));
+      check_equals_fresh(world, sequence, tokens);
+    }
+  });
+}
+
+TEST_CASE("cache: a step of several tokens equals single ones with no flush between") {
+  for_each_shape([](Machine& machine, Shape shape) {
+    shape.interval = 32;
+    // The zone ends at sink + 32 m; these lengths are followed by seven more of the same zone.
+    for (const int64_t begin : {int64_t{0}, int64_t{20}, shape.sink + shape.local + 64,
+                                shape.sink + shape.local + 96 + 24}) {
+      CAPTURE(begin);
+      World at_once(machine, shape), singly(machine, shape);
+      const int32_t sequence = at_once.add();
+      REQUIRE(singly.add() == sequence);
+      at_once.append_all(sequence, tokens_from(1, begin));
+      singly.append_all(sequence, tokens_from(1, begin));
+      const std::vector<uint64_t> tokens = tokens_from(5000, 7);
+      for (int32_t layer = 0; layer < shape.layers; ++layer) {
+        CAPTURE(layer);
+        Attended all;
+        check(at_once.decode_step(layer, {{sequence, tokens}}, 0, all));
+        const std::size_t heads = static_cast<std::size_t>(shape.query_heads);
+        const std::size_t width = heads * static_cast<std::size_t>(shape.value_dim);
+        for (std::size_t t = 0; t < tokens.size(); ++t) {
+          CAPTURE(t);
+          Attended one;
+          check(singly.decode_step(layer, {{sequence, {tokens[t]}}}, 0, one));
+          const auto output = all.output.begin() + static_cast<int64_t>(t * width);
+          const auto lse = all.lse.begin() + static_cast<int64_t>(t * heads);
+          CHECK(same_bits({output, output + static_cast<int64_t>(width)}, one.output));
+          CHECK(same_bits({lse, lse + static_cast<int64_t>(heads)}, one.lse));
+        }
+      }
+      check_same(at_once, sequence, singly, sequence);
+    }
+  });
+}
+
+TEST_CASE("cache: with all of the zone selected attention is full attention, for every tail") {
+  for (const char* backend : kBackends) {
+    Machine machine(backend);
+    for (const char* tail : {"drop", "mean", "sampled", "sketch2", "sketch4"}) {
+      for (const pkv_dtype dtype : {PKV_DTYPE_F32, PKV_DTYPE_F16, PKV_DTYPE_BF16}) {
+        CAPTURE(backend);
+        CAPTURE(tail);
+        CAPTURE(dtype);
+        Shape shape;
+        shape.options = {{"k", "300"}, {"tail", tail}};
+        shape.dtype = shape.query_dtype = shape.output_dtype = dtype;
+        World world(machine, shape);
+        Naive naive(shape);
+        const int32_t sequence = world.add();
+        naive.add();
+        const std::vector<uint64_t> tokens = tokens_from(1, 250);
+        world.append_all(sequence, tokens);
+        REQUIRE(world.regions(0, sequence).is_encoded == 1);
+        const Parts queries = {{sequence, tokens_from(5000, 3)}};
+        Attended sparse;
+        check(world.attend(0, queries, 0, sparse));
+        // Judged as if every token were attended in full: an exact call's expectation.
+        naive.append_all(sequence, tokens);
+        CHECK_NOTHROW(judge_step(world, naive, 0, queries, PKV_CACHE_EXACT, sparse));
+        CHECK(sparse.found.counts[0] == world.regions(0, sequence).zone);
+      }
+    }
+  }
+}
+
+TEST_CASE("cache: exact attention over an encoded prefix is full attention, for any many tokens") {
+  for_each_shape([](Machine& machine, const Shape& shape) {
+    World world(machine, shape);
+    Naive naive(shape);
+    const int32_t sequence = world.add();
+    naive.add();
+    for (const int64_t chunk : {150, 90, 120}) {
+      const std::vector<uint64_t> tokens = tokens_from(static_cast<uint64_t>(1000 * chunk), chunk);
+      naive.append_all(sequence, tokens);
+      for (int32_t layer = 0; layer < shape.layers; ++layer) {
+        Attended attended;
+        const Parts parts = {{sequence, tokens}};
+        check(world.decode_step(layer, parts, PKV_CACHE_EXACT, attended));
+        CHECK_NOTHROW(judge_step(world, naive, layer, parts, PKV_CACHE_EXACT, attended));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace pkv::cache_model
