@@ -132,14 +132,15 @@ absl::Status Cache::truncate(const Stream& stream, int32_t sequence, int64_t tok
                                     layer(number).state(sequence).tokens));
   }
   PKV_RETURN_IF_ERROR(begin(stream));
-  std::vector<Layer::Cut> cuts;
+  std::vector<std::pair<Layer*, Layer::Cut>> cuts;
   for (const auto& layer : layers_) {
+    if (layer->state(sequence).tokens == tokens) continue;
     PKV_ASSIGN_OR_RETURN(Layer::Cut change, layer->prepare_cut(stream, sequence, tokens));
-    cuts.push_back(std::move(change));
+    cuts.emplace_back(layer.get(), std::move(change));
   }
   absl::Status status;
-  for (std::size_t i = 0; i < cuts.size(); ++i) {
-    const absl::Status done = layers_[i]->cut(stream, cuts[i]);
+  for (auto& [layer, change] : cuts) {
+    const absl::Status done = layer->cut(stream, change);
     if (status.ok()) status = done;
   }
   return end(stream, status);

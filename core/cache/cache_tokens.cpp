@@ -328,14 +328,26 @@ absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_
   const int64_t sequences = std::min<int64_t>(shape_.desc.sequences, total_tokens);
   const int64_t row_pages = total_tokens / shape_.desc.page_tokens + sequences;
   const int64_t layers = shape_.desc.layers;
-  PKV_RETURN_IF_ERROR(pools_->rows->reserve(layers * row_pages - pools_->rows->used()));
-  PKV_RETURN_IF_ERROR(pools_->sinks->reserve(layers * sequences - pools_->sinks->used()));
-  int64_t sparse = 0;
-  for (const auto& layer : layers_) {
-    PKV_RETURN_IF_ERROR(layer->reserve(tokens));
-    if (layer->is_sparse()) ++sparse;
+  const int64_t sparse = std::count_if(layers_.begin(), layers_.end(),
+                                       [](const auto& layer) { return layer->is_sparse(); });
+  const int64_t rows = layers * row_pages - pools_->rows->used();
+  const int64_t sinks = layers * sequences - pools_->sinks->used();
+  const int64_t records = sparse * row_pages - pools_->records->used();
+  int64_t needed = 0;
+  for (const auto& [pool, pages] :
+       {std::pair(pools_->rows.get(), rows), std::pair(pools_->sinks.get(), sinks),
+        std::pair(pools_->records.get(), records)}) {
+    needed += std::max<int64_t>(pages, 0) * pool->page_bytes();
   }
-  PKV_RETURN_IF_ERROR(pools_->records->reserve(sparse * row_pages - pools_->records->used()));
+  if (const int64_t room = pools_->budget.limit - pools_->budget.used; needed > room) {
+    return absl::ResourceExhaustedError(str_cat("needs ", needed, " bytes of pages, has room for ",
+                                                room, " (max_bytes=", pools_->budget.limit,
+                                                ", held ", pools_->budget.used, ")"));
+  }
+  PKV_RETURN_IF_ERROR(pools_->rows->reserve(rows));
+  PKV_RETURN_IF_ERROR(pools_->sinks->reserve(sinks));
+  for (const auto& layer : layers_) PKV_RETURN_IF_ERROR(layer->reserve(tokens));
+  PKV_RETURN_IF_ERROR(pools_->records->reserve(records));
   batch_.sequences.reserve(slots_.size());
   batch_.counts.reserve(slots_.size());
   PKV_RETURN_IF_ERROR(pools_->numbers->reserve(stream, 64 * step_tokens));

@@ -225,7 +225,8 @@ class Layer {
   absl::StatusOr<std::shared_ptr<CodecSets::Slot>> use(const Stream& stream,
                                                        const SequenceState& state, Fit& fit);
   absl::StatusOr<CodecParams> compute_fit(const Stream& stream, const SequenceState& state,
-                                          int64_t length, const TensorView* queries) const;
+                                          int64_t length, const TensorView* queries,
+                                          bool uses_kept) const;
 
   const CacheShape& shape_;
   CachePools& pools_;

@@ -44,7 +44,8 @@ class Gathered {
 // On the first `length` keys of the zone, gathered into one piece, so that the numbers are those of
 // any other fit to the same keys. `queries`: the caller's, or NULL for those that were kept.
 absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const SequenceState& state,
-                                               int64_t length, const TensorView* queries) const {
+                                               int64_t length, const TensorView* queries,
+                                               bool uses_kept) const {
   const pkv_geometry& g = shape_.geometry;
   const bool takes_values = g.sketch_bits != 0 && shape_.value_elements > 0;
   PKV_ASSIGN_OR_RETURN(const Gathered keys, Gathered::create(shape_, length, g.head_dim));
@@ -81,7 +82,7 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
     sample_strides[1] = queries->stride(0);
     sample.shape = sample_shape;
     sample.strides = sample_strides;
-  } else if (!state.queries.is_empty()) {
+  } else if (uses_kept && !state.queries.is_empty()) {
     const int64_t until = tokens_of_zone(shape_.rules, length);
     const int64_t begin = std::max<int64_t>(0, until - shape_.desc.fit_positions);
     sample_shape[1] = state.queries.count(begin, until);
@@ -104,7 +105,7 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
 absl::StatusOr<std::shared_ptr<CodecSets::Slot>> Layer::use(const Stream& stream,
                                                             const SequenceState& state, Fit& fit) {
   if (!fit.numbers) {
-    PKV_ASSIGN_OR_RETURN(fit.numbers, compute_fit(stream, state, fit.length, nullptr));
+    PKV_ASSIGN_OR_RETURN(fit.numbers, compute_fit(stream, state, fit.length, nullptr, true));
     ++pools_.fits;
   }
   std::shared_ptr<CodecSets::Slot> slot = fit.slot.lock();

@@ -256,7 +256,8 @@ absl::Status Layer::refit(const Stream& stream, int32_t sequence, const TensorVi
   Advance advance;
   advance.zone = state.zone;
   advance.fit = make_fit(state.zone);
-  PKV_ASSIGN_OR_RETURN(advance.fit->numbers, compute_fit(stream, state, state.zone, queries));
+  PKV_ASSIGN_OR_RETURN(advance.fit->numbers,
+                       compute_fit(stream, state, state.zone, queries, false));
   PKV_ASSIGN_OR_RETURN(advance.set, use(stream, state, *advance.fit));
   advance.is_encoded = true;
   PKV_RETURN_IF_ERROR(take_records(state, advance.zone, 0, advance.fresh));

@@ -146,7 +146,8 @@ PKV_API pkv_status pkv_cache_reset(pkv_cache *cache, pkv_stream *stream, int32_t
 /* Takes back all tokens from position `tokens` on, in every layer. Afterwards everything is, bit
  * for bit, as if they had never been appended: records, value sums, codecs, samples. The cost does
  * not depend on the length unless a refit is taken back (the zone is then encoded with the earlier
- * fit). PKV_OUT_OF_RANGE: a layer holds fewer (named). */
+ * fit). PKV_OUT_OF_RANGE: a layer holds fewer (named). PKV_RESOURCE_EXHAUSTED: the cut lies within
+ * a page that a fork shares, and there is no page for what stays. */
 PKV_API pkv_status pkv_cache_truncate(pkv_cache *cache, pkv_stream *stream, int32_t sequence,
                                       int64_t tokens);
 /* A new sequence, in the lowest free slot, that holds the first `tokens` tokens of `source`: equal
@@ -190,7 +191,7 @@ PKV_API pkv_status pkv_cache_batch_init(pkv_cache_batch *batch, size_t struct_si
  * A key or value whose squares have no finite sum is refused with PKV_INVALID_ARGUMENT that names
  * sequence, position and KV head (backends on the CPU, option nonfinite = refuse), else its record
  * is isolated once it is encoded. PKV_RESOURCE_EXHAUSTED: past the capacity, or no room for pages
- * (need and room named). */
+ * (need and room named); a count above the capacity is PKV_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_cache_append(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                     const pkv_cache_batch *batch, const pkv_tensor *keys,
                                     const pkv_tensor *values, const pkv_tensor *queries);
@@ -219,7 +220,8 @@ PKV_API pkv_status pkv_cache_hits_init(pkv_cache_hits *hits, size_t struct_size)
 PKV_API pkv_status pkv_cache_candidates(const pkv_cache *cache, int64_t tokens, int64_t *out);
 
 /* vote, select, rerank over the zones as they are now. query [n, hq, d]; the counts of the batch
- * are query tokens, which all see the whole zone. */
+ * are query tokens, which all see the whole zone. PKV_FAILED_PRECONDITION: the layer is not
+ * sparse. */
 PKV_API pkv_status pkv_cache_retrieve(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                       const pkv_cache_batch *batch, const pkv_tensor *query,
                                       pkv_cache_hits *hits);
@@ -231,7 +233,9 @@ PKV_API pkv_status pkv_cache_fetch(pkv_cache *cache, pkv_stream *stream, int32_t
                                    const pkv_rows *rows);
 
 enum {
-  PKV_CACHE_EXACT = 1 /* attend to all tokens in full, the zone too: prefill over a prefix */
+  /* Attend to all tokens in full, the zone too: prefill over a prefix. Window layers keep to their
+   * window. `hits` is NULL then, as in layers that are not sparse. */
+  PKV_CACHE_EXACT = 1
 };
 typedef struct pkv_cache_attention {
   uint32_t struct_size;
