@@ -1,1 +1,1 @@
-"""Benchmarks. C++: one program per stage and one for the whole step. Python: peers.py, gpu_peers.py."""
+"""Benchmarks. C++: a program per stage and one for the whole step. Python: peers, gpu_peers."""

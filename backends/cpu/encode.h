@@ -14,8 +14,8 @@ namespace pkv::cpu {
 
 inline constexpr int64_t kPieceKeys = 1024;
 
-// Positions [begin, end), at most kPieceKeys of them and in no more than kPieceKeys / 64 blocks, all
-// in one piece of the store's row, from whose start they count.
+// Positions [begin, end), at most kPieceKeys of them and in no more than kPieceKeys / 64 blocks,
+// all in one piece of the store's row, from whose start they count.
 struct Piece {
   const pkv_codec_params* codec;
   int64_t entry;  // of the batch

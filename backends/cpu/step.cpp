@@ -13,8 +13,8 @@
 namespace pkv::cpu {
 namespace {
 
-// How a call's scratch is divided: one room per worker, the teams' first entries, then, with pieces,
-// what belongs to rows.
+// How a call's scratch is divided: one room per worker, the teams' first entries, then, with
+// pieces, what belongs to rows.
 struct Division {
   Cut cut;
   int64_t room_bytes;

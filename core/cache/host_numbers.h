@@ -1,6 +1,6 @@
 // Small arrays that the host writes and the device reads: starts, counts, lengths of a call. A
-// ring, so that arrays of enqueued work stay as they are until the ring has gone round, which waits.
-// A call takes all that it needs at once.
+// ring, so that arrays of enqueued work stay as they are until the ring has gone round, which
+// waits. A call takes all that it needs at once.
 #pragma once
 
 #include <algorithm>

@@ -307,16 +307,16 @@ PKV_API pkv_status pkv_cache_sums_sync(pkv_cache *cache, pkv_stream *stream, int
 
 typedef struct pkv_cache_stats {
   uint32_t struct_size;
-  int32_t sequences;         /* in use */
-  int64_t tokens;            /* of all layers and sequences; shared ones count for each */
-  int64_t bad_keys;          /* isolated in the zones */
-  int64_t appended;          /* tokens appended since create, all layers */
-  int64_t encoded;           /* records written since create, repeated ones included */
-  int64_t fits;              /* fits made since create */
-  int64_t steps;             /* query tokens attended since create */
-  int64_t shared_pages;      /* pages that belong to more than one sequence */
-  int64_t allocated_bytes;   /* taken from the backend, free pages included */
-  double bytes_per_key;      /* of the records in canonical form, per token and KV head */
+  int32_t sequences;       /* in use */
+  int64_t tokens;          /* of all layers and sequences; shared ones count for each */
+  int64_t bad_keys;        /* isolated in the zones */
+  int64_t appended;        /* tokens appended since create, all layers */
+  int64_t encoded;         /* records written since create, repeated ones included */
+  int64_t fits;            /* fits made since create */
+  int64_t steps;           /* query tokens attended since create */
+  int64_t shared_pages;    /* pages that belong to more than one sequence */
+  int64_t allocated_bytes; /* taken from the backend, free pages included */
+  double bytes_per_key;    /* of the records in canonical form, per token and KV head */
 } pkv_cache_stats;
 PKV_API pkv_status pkv_cache_stats_init(pkv_cache_stats *stats, size_t struct_size);
 PKV_API pkv_status pkv_cache_stats_sync(pkv_cache *cache, pkv_stream *stream, pkv_cache_stats *out);

@@ -1,7 +1,7 @@
-// Device memory that the host cannot touch: PKV_GPU_HOST_APART=1 makes gpu-host a device with memory
-// of its own, of type cuda, so that what only a GPU's callers do runs without one. Its pages can be
-// read and written while a kernel, a copy or a fill runs; at any other time the process dies of it,
-// as it would of a device's address.
+// Device memory that the host cannot touch: PKV_GPU_HOST_APART=1 makes gpu-host a device with
+// memory of its own, of type cuda, so that what only a GPU's callers do runs without one. Its pages
+// can be read and written while a kernel, a copy or a fill runs; at any other time the process dies
+// of it, as it would of a device's address.
 #pragma once
 
 #include <cstddef>
