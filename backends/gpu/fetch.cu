@@ -1,9 +1,9 @@
 // Launch of stage fetch.
-#include "backends/gpu/fetch.cuh"
+#include "backends/gpu/fetch.h"
 
 #include "backends/gpu/check.h"
 #include "backends/gpu/device.h"
-#include "backends/gpu/fetch.h"
+#include "backends/gpu/fetch.cuh"
 #include "backends/gpu/stages.h"
 #include "core/format/records.h"
 #include PKV_GPU_TRAITS

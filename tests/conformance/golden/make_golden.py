@@ -7,6 +7,7 @@ docs/algorithm.md alone and shares nothing with the library. Inputs are not stor
 the hash below, which golden_cases.cpp repeats.
 """
 
+import functools
 import json
 import sys
 from dataclasses import dataclass, replace
@@ -166,10 +167,11 @@ def make(entry):
     taken = rerank.take(records, candidates)
     est, _ = rerank.estimates(g, params, taken, queries)
     norms = taken.value_norms if g.value_norm else None
-    scores = rerank.scores(est, entry.rank, scale, norms)
+    logit = functools.partial(model.logit, scale=scale)
+    scores = rerank.scores(est, entry.rank, logit, norms)
     samples = rerank.sample_positions(TOKENS, g.stride, entry.tail_samples)
     sample_est, _ = rerank.sample_estimates(g, params, records, queries, samples)
-    rest, rest_size = rerank.rest_lse(sample_est, samples, TOKENS, candidates, scale)
+    rest, rest_size = rerank.rest_lse(sample_est, samples, TOKENS, candidates, logit)
     hits = candidates[rerank.top(scores, entry.k)]
     sums = encode.value_sums(np.zeros(g.value_dim), values, records.good)
     zone = attend.Zone(
@@ -192,7 +194,7 @@ def make(entry):
         queries,
         np.concatenate([part_keys, keys[hits]]),
         np.concatenate([part_values, values[hits]]),
-        scale,
+        logit,
         entry.tail,
         zone,
     )
