@@ -95,6 +95,8 @@ def make_case_of(trace, options):
         "scale": float(np.float32(1 / np.sqrt(dim))),
         "share": 0.0,
         "k_min": 0,
+        "soft_cap": 0.0,  # the models of the traces have neither
+        "has_sinks": False,
         "pieces": 2,
         "parts": 2,
         "layout": "token_major",

@@ -238,13 +238,17 @@ def test_the_sanitizers_run_one_after_the_other(fake, monkeypatch, capsys):
     path.parent.mkdir()
     path.write_text(
         '#!/bin/sh\necho "========= of $2" >&2\nif [ "$2" = racecheck ]; then exit 99; fi\n'
+        'if [ "$2" != synccheck ]; then echo \'{"passed": 3, "failed": 0}\'; fi\n'
     )
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     assert fake.run("--parts", "sanitizer") == 0
     tools = fake.result("sanitizer")["tools"]
     clean = {tool: found["clean"] for tool, found in tools.items()}
-    assert clean == {tool: tool != "racecheck" for tool in gpu_check.SANITIZER_TOOLS}
+    bad = ("racecheck", "synccheck")
+    assert clean == {tool: tool not in bad for tool in gpu_check.SANITIZER_TOOLS}
+    assert tools["memcheck"]["cases"] == 3
+    assert tools["synccheck"]["trouble"] == "no case ran"
     assert tools["initcheck"]["reports"] == ["========= of initcheck"]
     assert "exit code 99" in table(capsys)
 
