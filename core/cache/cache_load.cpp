@@ -101,7 +101,8 @@ absl::Status Cache::load_layers(const PkvFile& file) const {
   PKV_RETURN_IF_ERROR(file.check_size(kImportedSection, bytes, true));
   std::vector<float> numbers(imported.size());
   PKV_RETURN_IF_ERROR(file.read_section(kImportedSection, numbers.data()));
-  if (std::memcmp(numbers.data(), imported.data(), static_cast<std::size_t>(bytes)) == 0) {
+  if (bytes == 0 ||
+      std::memcmp(numbers.data(), imported.data(), static_cast<std::size_t>(bytes)) == 0) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(

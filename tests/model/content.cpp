@@ -77,6 +77,7 @@ void Tensor::set(int64_t element, float number) {
 }
 
 void Tensor::set(int64_t first, std::span<const float> numbers) {
+  if (numbers.empty()) return;
   if (dtype_ == PKV_DTYPE_F32) {
     std::memcpy(bytes_.data() + 4 * static_cast<std::size_t>(first), numbers.data(),
                 numbers.size_bytes());
