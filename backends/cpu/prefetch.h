@@ -10,9 +10,6 @@ namespace pkv::cpu {
 // first.
 inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 2); }
 
-// Into the first, for a stream.
-inline void prefetch_near(const void* address) { __builtin_prefetch(address, 0, 3); }
-
 inline void prefetch_range(const void* begin, int64_t bytes) {
   const auto* line = static_cast<const std::byte*>(begin);
   for (int64_t at = 0; at < bytes; at += 64) prefetch(line + at);

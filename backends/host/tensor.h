@@ -4,9 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include "core/format/half.h"
+#include "core/format/element.h"
 #include "core/format/pages.h"
 #include "pariskv/pariskv_backend.h"
 
@@ -51,28 +50,8 @@ inline const std::byte* token_at(const pkv_tensor& tensor, const pkv_pages& page
   return format::token_pages(pages, i, head).at(position);
 }
 
-// Element j of a row, exactly as fp32. dtype is f32, f16 or bf16.
-inline float load_element(pkv_dtype dtype, const std::byte* row, int64_t j) {
-  if (dtype == PKV_DTYPE_F32) {
-    float value = 0;
-    std::memcpy(&value, row + 4 * j, sizeof value);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, row + 2 * j, sizeof bits);
-  return dtype == PKV_DTYPE_F16 ? format::f16_to_float(bits) : format::bf16_to_float(bits);
-}
-
-// Rounds to nearest even.
-inline void store_element(pkv_dtype dtype, std::byte* row, int64_t j, float value) {
-  if (dtype == PKV_DTYPE_F32) {
-    std::memcpy(row + 4 * j, &value, sizeof value);
-    return;
-  }
-  const uint16_t bits =
-      dtype == PKV_DTYPE_F16 ? format::float_to_f16(value) : format::float_to_bf16(value);
-  std::memcpy(row + 2 * j, &bits, sizeof bits);
-}
+using format::load_element;
+using format::store_element;
 
 // Elements 0 .. count of a row; Real is float or double.
 template <class Real>

@@ -8,7 +8,7 @@
 #include "core/base/text.h"
 #include "core/cache/cache.h"
 #include "core/cache/cache_file.h"
-#include "core/format/records.h"
+#include "core/index/file_geometry.h"
 #include "core/index/file_writer.h"
 
 namespace pkv {
@@ -31,28 +31,7 @@ FileCache Cache::file_cache(int32_t sequences) const {
 }
 
 FileGeometry Cache::file_geometry(int32_t sequences) const {
-  const pkv_geometry& g = shape_.geometry;
-  FileGeometry f{};
-  f.subspace = format::kSubspace;
-  f.kv_heads = g.kv_heads;
-  f.head_dim = g.head_dim;
-  f.value_dim = g.value_dim;
-  f.v_source = g.v_source;
-  f.codec = g.codec;
-  f.vote = g.vote;
-  f.rounds = g.rounds;
-  f.sketch_bits = g.sketch_bits;
-  f.sketch_stride = g.sketch_stride;
-  f.value_norm = g.value_norm;
-  f.center = shape_.codec_options.center ? 1 : 0;
-  f.balance = shape_.codec_options.balance ? 1 : 0;
-  f.fit_picked = shape_.codec_options.fit_picked ? 1 : 0;
-  f.nonfinite = shape_.codec_options.isolate ? 1 : 0;
-  f.sequences = sequences;
-  f.seed = g.seed;
-  f.capacity = shape_.desc.capacity;
-  f.levels = levels_checksum(g.codec, g.sketch_bits);
-  return f;
+  return pkv::file_geometry(shape_.geometry, shape_.codec_options, sequences, shape_.desc.capacity);
 }
 
 int64_t Cache::fit_numbers() const {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/format/element.h"
 #include "core/format/fold.h"
-#include "core/format/half.h"
 #include "core/format/records.h"
 
 namespace pkv {
@@ -43,20 +43,9 @@ bool has_large(const std::byte* row, int64_t bytes, const Lanes& lanes) {
   return (found & lanes.sign) != 0;
 }
 
-float load(pkv_dtype dtype, const std::byte* row, int64_t j) {
-  if (dtype == PKV_DTYPE_F32) {
-    float value = 0;
-    std::memcpy(&value, row + 4 * j, sizeof value);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, row + 2 * j, sizeof bits);
-  return dtype == PKV_DTYPE_F16 ? format::f16_to_float(bits) : format::bf16_to_float(bits);
-}
-
 bool is_bad(pkv_dtype dtype, const std::byte* row, int64_t width) {
   return !std::isfinite(format::fold_each(static_cast<int>(width), [&](int j) {
-    const float value = load(dtype, row, j);
+    const float value = format::load_element(dtype, row, j);
     return value * value;
   }));
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,7 +14,7 @@
 #include "core/base/text.h"
 #include "core/codec/fit.h"
 #include "core/codec/picks.h"
-#include "core/format/half.h"
+#include "core/format/element.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/stages.h"
 
@@ -50,17 +49,6 @@ Number* piece(const Buffer& buffer, int64_t offset) {
   return reinterpret_cast<Number*>(buffer.as<std::byte>() + offset);
 }
 
-float load(pkv_dtype dtype, const std::byte* row, int64_t j) {
-  if (dtype == PKV_DTYPE_F32) {
-    float value = 0;
-    std::memcpy(&value, row + 4 * j, sizeof value);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, row + 2 * j, sizeof bits);
-  return dtype == PKV_DTYPE_F16 ? format::f16_to_float(bits) : format::bf16_to_float(bits);
-}
-
 // Looks for the pivot of one head: its first key whose squares have a finite sum. Zeros if none.
 // Values do not count here: the pivot affects rounding only (2.2).
 absl::Status find_pivot(const Stream& stream, const TensorView& keys, int64_t head,
@@ -80,7 +68,8 @@ absl::Status find_pivot(const Stream& stream, const TensorView& keys, int64_t he
     for (int64_t t = 0; t < count; ++t) {
       float squares = 0;
       for (std::size_t j = 0; j < pivot.size(); ++j) {
-        pivot[j] = load(keys.dtype(), bytes + t * row_bytes, static_cast<int64_t>(j));
+        pivot[j] =
+            format::load_element(keys.dtype(), bytes + t * row_bytes, static_cast<int64_t>(j));
         squares += pivot[j] * pivot[j];
       }
       if (std::isfinite(squares)) return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "core/base/text.h"
 #include "core/format/half.h"
 #include "core/format/records.h"
+#include "core/index/file_geometry.h"
 #include "core/index/file_reader.h"
 #include "core/index/file_writer.h"
 #include "core/index/index.h"
@@ -73,31 +74,6 @@ absl::Status for_each_piece(std::span<const int64_t> lengths, int32_t kv_heads, 
     }
   }
   return absl::OkStatus();
-}
-
-FileGeometry fields_of(const Codec& codec, int32_t sequences, int64_t capacity) {
-  const pkv_geometry& g = codec.geometry();
-  FileGeometry f{};
-  f.subspace = format::kSubspace;
-  f.kv_heads = g.kv_heads;
-  f.head_dim = g.head_dim;
-  f.value_dim = g.value_dim;
-  f.v_source = g.v_source;
-  f.codec = g.codec;
-  f.vote = g.vote;
-  f.rounds = g.rounds;
-  f.sketch_bits = g.sketch_bits;
-  f.sketch_stride = g.sketch_stride;
-  f.value_norm = g.value_norm;
-  f.center = codec.options().center ? 1 : 0;
-  f.balance = codec.options().balance ? 1 : 0;
-  f.fit_picked = codec.options().fit_picked ? 1 : 0;
-  f.nonfinite = codec.options().isolate ? 1 : 0;
-  f.sequences = sequences;
-  f.seed = g.seed;
-  f.capacity = capacity;
-  f.levels = levels_checksum(g.codec, g.sketch_bits);
-  return f;
 }
 
 template <class Value>
@@ -198,7 +174,8 @@ absl::Status Index::save_sync(const Stream& stream, const std::string& path,
   const std::vector<int64_t> lengths = lengths_of(sequences);
   PKV_ASSIGN_OR_RETURN(const auto good, read_back(stream, good_counts(), sizes_.rows));
   PKV_ASSIGN_OR_RETURN(const auto sums, read_back(stream, value_sums(), sizes_.rows * g.value_dim));
-  const FileGeometry fields = fields_of(*codec_, sizes_.sequences, sizes_.capacity);
+  const FileGeometry fields =
+      file_geometry(codec_->geometry(), codec_->options(), sizes_.sequences, sizes_.capacity);
   const CodecParams& numbers = codec_->numbers();
   const std::span<const float> params[] = {numbers.center(), numbers.balance(),
                                            numbers.value_center()};
@@ -350,8 +327,9 @@ absl::StatusOr<std::shared_ptr<Index>> Index::load_sync(std::shared_ptr<const De
 absl::Status Index::restore_sync(const Stream& stream, const std::string& path) {
   PKV_RETURN_IF_ERROR(check_stream(stream));
   PKV_ASSIGN_OR_RETURN(const PkvReader file, PkvReader::open(path));
-  PKV_RETURN_IF_ERROR(
-      compare_fields(path, file.fields(), fields_of(*codec_, sizes_.sequences, sizes_.capacity)));
+  PKV_RETURN_IF_ERROR(compare_fields(
+      path, file.fields(),
+      file_geometry(codec_->geometry(), codec_->options(), sizes_.sequences, sizes_.capacity)));
   PKV_ASSIGN_OR_RETURN(const CodecParams numbers, file.params());
   PKV_RETURN_IF_ERROR(compare_params(path, numbers, codec_->numbers()));
   // Work on the memory that is about to go.

@@ -10,7 +10,7 @@
 
 #include "core/base/status.h"
 #include "core/base/text.h"
-#include "core/format/half.h"
+#include "core/format/element.h"
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
 #include "pariskv/pariskv.h"
@@ -23,27 +23,6 @@ constexpr double kNothing = -std::numeric_limits<double>::infinity();
 std::byte* row_of(const TensorView& view, int64_t token, int64_t head) {
   return static_cast<std::byte*>(view.origin()) +
          view.element_offset(token, head, 0) * view.element_bytes();
-}
-
-float load(pkv_dtype dtype, const std::byte* row, int64_t j) {
-  if (dtype == PKV_DTYPE_F32) {
-    float value = 0;
-    std::memcpy(&value, row + 4 * j, sizeof value);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, row + 2 * j, sizeof bits);
-  return dtype == PKV_DTYPE_F16 ? format::f16_to_float(bits) : format::bf16_to_float(bits);
-}
-
-void store(pkv_dtype dtype, std::byte* row, int64_t j, float value) {
-  if (dtype == PKV_DTYPE_F32) {
-    std::memcpy(row + 4 * j, &value, sizeof value);
-    return;
-  }
-  const uint16_t bits =
-      dtype == PKV_DTYPE_F16 ? format::float_to_f16(value) : format::float_to_bf16(value);
-  std::memcpy(row + 2 * j, &bits, sizeof bits);
 }
 
 // One head of one token. Reads all before it writes, since the output may be an input.
@@ -80,12 +59,13 @@ class HeadMerge {
       mass += weight;
       const std::byte* row = row_of(parts_[i], token, head);
       for (int64_t j = 0; j < width; ++j) {
-        sums_[static_cast<std::size_t>(j)] += weight * double{load(parts_[i].dtype(), row, j)};
+        sums_[static_cast<std::size_t>(j)] +=
+            weight * double{format::load_element(parts_[i].dtype(), row, j)};
       }
     }
     for (int64_t j = 0; j < width; ++j) {
       const double value = mass > 0 ? sums_[static_cast<std::size_t>(j)] / mass : 0;
-      store(to_.dtype(), out, j, static_cast<float>(value));
+      format::store_element(to_.dtype(), out, j, static_cast<float>(value));
     }
     return mass > 0 ? most + std::log(mass) : kNothing;
   }
