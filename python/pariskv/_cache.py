@@ -175,8 +175,8 @@ class Cache(Handle):
     `sequences` names them (default: sequence 0 alone), `counts` the tokens of each (default: 1
     each; with one sequence, all n). Calls from several threads wait for one another.
 
-    Raises InvalidArgumentError (a field or option, with its range), NotFoundError (an unknown name),
-    ResourceExhaustedError."""
+    Raises InvalidArgumentError (a field or option, with its range), NotFoundError (an unknown
+    name), ResourceExhaustedError."""
 
     def __init__(
         self,
@@ -284,7 +284,8 @@ class Cache(Handle):
     ) -> None:
         """Appends tokens of one layer: keys [n, h, d], values [n, h, dv] of the cache's dtype,
         queries [n, hq, d] (optional; fits are better with them). All or nothing. Raises
-        InvalidArgumentError (a key that is not finite: where), ResourceExhaustedError (need and room)."""
+        InvalidArgumentError (a key that is not finite: where), ResourceExhaustedError (need and
+        room)."""
         k, v = self._keys_values(keys, values)
         q = None if queries is None else self._query(queries)
         batch = self._batch(k.shape[0], sequences, counts)
@@ -480,13 +481,13 @@ class Cache(Handle):
     # ---- files
 
     def save(self, path: Any, sequence: int = -1, *, overwrite: bool = False) -> None:
-        """One sequence, or all (-1), to a .pkv file. Raises AlreadyExistsError without `overwrite`."""
+        """One sequence, or all (-1), to a .pkv file. Raises AlreadyExistsError."""
         flags, stream = s.U32(int(overwrite)), self.device.stream()
         call("pkv_cache_save_sync", self, stream, s.I32(sequence), str(path).encode(), flags)
 
     def load(self, path: Any) -> list[int]:
-        """Adds the sequences of a file; returns their slots. Raises FailedPreconditionError (a field
-        that differs), ResourceExhaustedError, DataLossError, NotFoundError."""
+        """Adds the sequences of a file; returns their slots. Raises FailedPreconditionError (a
+        field that differs), ResourceExhaustedError, DataLossError, NotFoundError."""
         room = self.shape["sequences"]
         slots, count = (c.c_int32 * room)(), s.I32()
         name = str(path).encode()

@@ -94,7 +94,7 @@ def options() -> list[Option]:
 class Device(Handle):
     """Device `ordinal` of a backend: "auto", "cpu", "cpu_ref", "cuda", .. (`backends()`).
 
-    Raises NotFoundError (lists the names), UnavailableError (says why), OutOfRangeError (ordinal)."""
+    Raises NotFoundError (lists the names), UnavailableError (says why), OutOfRangeError."""
 
     def __init__(self, backend: str = "auto", ordinal: int = 0) -> None:
         super().__init__("pkv_device_close", runtime())

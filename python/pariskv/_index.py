@@ -78,7 +78,7 @@ class Codec(Handle):
         with a contiguous last axis. `options`: see `pariskv.options()`; head_dim and value_dim
         are taken from the tensors.
 
-        Raises InvalidArgumentError (shapes, an option's value), NotFoundError (an unknown option)."""
+        Raises InvalidArgumentError (shapes, a value), NotFoundError (an unknown option)."""
         k, q = view(keys, "keys", 3), _optional(queries, "queries", 3)
         v = _optional(values, "values", 3)
         here = device_of(keys, device)
