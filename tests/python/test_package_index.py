@@ -109,7 +109,6 @@ def test_merged_parts_are_the_whole(pariskv, rows, dtype):
     query = queries[:, 0][None]
     options = dict(sink=64, local=64, interval=64, dense_below=4096, page_tokens=64)
     outputs, lses = [], []
-    keys.transpose(1, 0, 2), values.transpose(1, 0, 2)
     for begin in (0, 700, N):  # the last part is empty
         cache = pariskv.Cache(1, H, HQ, D, dtype="float32", **options)
         cache.add()
