@@ -258,6 +258,12 @@ class Cache(_TransformersCache):
         exact = exact or seen + tokens <= self.prompt_tokens
         rows = [_rows(tensor, split.real) for tensor in (query, key, value)]
         counts = {"sequences": sequences.slots, "counts": split.counts}
+        if seen == 0 and split.real is None and tokens > 1 and not self.layers[number].is_sliding:
+            # All that there is to attend to is here, and torch has the faster kernel for it.
+            sequences.store.append(number, rows[1], rows[2], rows[0], **counts)
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=scale, enable_gqa=True
+            ).transpose(1, 2)
         found = sequences.store.step(number, *rows, exact=exact, **counts)
         if split.real is None:
             return found.view(batch, tokens, *found.shape[1:])
