@@ -77,6 +77,13 @@ PKV_DEVICE Raw8 load_raw8(pkv_dtype dtype, const std::byte* from) {
   return raw;
 }
 
+// To memory aligned to 16 bytes.
+PKV_DEVICE void store_raw8(pkv_dtype dtype, std::byte* to, const Raw8& raw) {
+  store_words(to, Words<4>{{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}});
+  if (dtype != PKV_DTYPE_F32) return;
+  store_words(to + 16, Words<4>{{raw.word[4], raw.word[5], raw.word[6], raw.word[7]}});
+}
+
 // The elements, exactly.
 PKV_DEVICE void unpack8(pkv_dtype dtype, const Raw8& raw, float* out) {
   if (dtype == PKV_DTYPE_F32) {
