@@ -1,5 +1,7 @@
 // What rerank must satisfy, with the reference's candidates. docs/algorithm.md, section 6:
 // estimates of scalar codecs are exact, the rest bounded (docs/numerics.md, section 3).
+#include <algorithm>
+
 #include "fmt/core.h"
 #include "tests/conformance/attend_world.h"
 #include "tests/conformance/bench.h"
@@ -293,7 +295,7 @@ void add_random_rerank(Cases& cases, Random& random) {
   if (chance(random, 4)) options.soft_cap = one_of(random, {0.5F, 20.0F, 50.0F});
   if (options.rank == PKV_RANK_GROUP && chance(random, 5)) {
     options.share = one_of(random, {0.3, 0.9, 1.0});
-    options.k_min = one_of(random, {0, 1, 5});
+    options.k_min = std::min(one_of(random, {0, 1, 5}), options.k);
   }
   options.wants_rest = !chance(random, 4);
   options.wants_samples = options.wants_rest && chance(random, 2);

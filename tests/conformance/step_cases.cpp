@@ -1,5 +1,7 @@
 // What a whole decoding step must satisfy, through index and plan, with scratch between guards that
 // holds something else on the second run.
+#include <algorithm>
+
 #include "fmt/core.h"
 #include "tests/conformance/bench.h"
 #include "tests/conformance/cases.h"
@@ -148,7 +150,7 @@ void add_random_step(Cases& cases, Random& random) {
   options.ppm = random_ppm(random);
   if (options.rank == PKV_RANK_GROUP && chance(random, 5)) {
     options.share = 0.5;
-    options.k_min = 2;
+    options.k_min = std::min(2, options.step.k);
   }
   options.parts = {random.below(150)};
   if (chance(random, 4)) options.soft_cap = one_of(random, {0.5F, 20.0F});

@@ -162,7 +162,7 @@ void Step::make_plan(const World& world) {
 }
 
 void Step::refill(const World& world) const {
-  for (const int32_t sequence : world.batch().sequences) {
+  for (int32_t sequence = 0; sequence < world.sequences(); ++sequence) {
     require("pkv_index_reset", pkv_index_reset(index_.get(), place_.stream(), sequence));
   }
   append(world);
