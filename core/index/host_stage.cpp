@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/base/checked.h"
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 
@@ -10,7 +11,6 @@ namespace pkv {
 namespace {
 
 constexpr int64_t kLeastTokens = 256;  // fewer are read in place
-constexpr int64_t kAlignment = 256;
 
 // Runs of memory that hold what is wanted, `bytes` each, `stride` apart: one per KV head, or one
 // in all.
@@ -19,7 +19,6 @@ struct Runs {
   int64_t count;
   int64_t stride;
   int64_t bytes;
-  int64_t padded() const { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 };
 
 }  // namespace
@@ -79,7 +78,7 @@ absl::Status HostStage::take(const Stream& stream, TokenChunk& keys, TokenChunk*
   if (values != nullptr && beside < 0) sides[1] = runs_of(*values, values->vector_bytes());
   int64_t moved = 0;
   for (const auto& side : sides) {
-    if (side) moved += side->count * side->padded();
+    if (side) moved += side->count * padded(side->bytes);
   }
   const int64_t vectors = tokens * keys.shape_[1];
   const int64_t wanted =
@@ -96,7 +95,7 @@ absl::Status HostStage::take(const Stream& stream, TokenChunk& keys, TokenChunk*
     chunk.tensor_.data = at;
     chunk.tensor_.device_type = device->info().device_type;
     chunk.tensor_.device_id = device->info().device_id;
-    if (runs.count > 1) chunk.strides_[1] = runs.padded() / chunk.element_bytes();
+    if (runs.count > 1) chunk.strides_[1] = padded(runs.bytes) / chunk.element_bytes();
   };
   std::array<TokenChunk*, 2> chunks{&keys, values};
   for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -104,11 +103,11 @@ absl::Status HostStage::take(const Stream& stream, TokenChunk& keys, TokenChunk*
     const Runs& runs = *sides[i];
     for (int64_t run = 0; run < runs.count; ++run) {
       PKV_RETURN_IF_ERROR(
-          stream.copy(room + run * runs.padded(), runs.first + run * runs.stride, runs.bytes));
+          stream.copy(room + run * padded(runs.bytes), runs.first + run * runs.stride, runs.bytes));
     }
     place(*chunks[i], room, runs);
     if (i == 0 && beside >= 0) place(*values, room + beside, runs);
-    room += runs.count * runs.padded();
+    room += runs.count * padded(runs.bytes);
   }
   return absl::OkStatus();
 }

@@ -94,9 +94,7 @@ absl::StatusOr<pkv_row_cache_stats> RowCache::stats_sync(const Stream& stream) c
 }
 
 absl::Status RowCache::check_stream(const Stream& stream) const {
-  if (stream.device() == index_->device()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "stream belongs to another device, accepted: one of the row cache's");
+  return stream.check_device(index_->device(), "of the row cache");
 }
 
 // The tags of a sequence's rows are neighbours.
