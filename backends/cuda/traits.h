@@ -18,9 +18,9 @@ struct Traits {
   // multiprocessors, some of each kind on each.
   static constexpr int kAttendBlocks = 528;
   // What is worth a block of its own.
-  static constexpr int kAttendTokens = 32;
+  static constexpr int kAttendTokens = 64;
   static constexpr int kAttendRows = 16;
-  static constexpr int kAttendCandidates = 256;
+  static constexpr int kAttendCandidates = 1024;
   static constexpr int kAttendSamples = 64;
   static constexpr int kTailTile = 1024;  // a multiple of 32
   static constexpr int kMergeThreads = 128;

@@ -82,6 +82,12 @@ struct Share {
   int64_t end;
 };
 PKV_DEVICE Share share_of(int64_t count, int32_t index, int32_t shares) {
+  if (count * shares <= INT32_MAX) {  // the common case, in 32 bits: a short division
+    const auto few = static_cast<uint32_t>(count);
+    const auto at = static_cast<uint32_t>(index);
+    const auto all = static_cast<uint32_t>(shares);
+    return {few * at / all, few * (at + 1) / all};
+  }
   return {count * index / shares, count * (index + 1) / shares};
 }
 
@@ -99,20 +105,28 @@ template <class Shape>
 struct QueryRuns {
   float q[Shape::kHeads][Shape::kElements];  // zeros for heads and elements that do not exist
 
+  // All loads are under way before the first is unpacked.
   PKV_DEVICE void load(const AttendArgs& a, const HeadRange& at) {
     const int32_t d = a.codec.geometry.head_dim;
+    const int64_t bytes = float_bytes(a.queries.dtype);
+    Raw8 raw[Shape::kHeads][Shape::kChunks];
 #pragma unroll
     for (int h = 0; h < Shape::kHeads; ++h) {
       const bool is_there = h < at.heads;
       const std::byte* row =
           a.queries.row(at.entry, at.head * a.group + at.first + (is_there ? h : 0));
-      const int64_t bytes = dtype_bytes(a.queries.dtype);
 #pragma unroll
       for (int c = 0; c < Shape::kChunks; ++c) {
         const int j = Shape::begin(c);
-        Raw8 raw = {};
-        if (is_there && j < d) raw = load_raw8(a.queries.dtype, row + j * bytes);
-        unpack8(a.queries.dtype, raw, q[h] + 8 * c);
+        raw[h][c] = {};
+        if (is_there && j < d) raw[h][c] = load_raw8(a.queries.dtype, row + j * bytes);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < Shape::kHeads; ++h) {
+#pragma unroll
+      for (int c = 0; c < Shape::kChunks; ++c) {
+        unpack8(a.queries.dtype, raw[h][c], q[h] + 8 * c);
       }
     }
   }
@@ -125,7 +139,7 @@ struct VectorRuns {
 
   // `from` NULL: zeros.
   PKV_DEVICE void load(pkv_dtype dtype, const std::byte* from, int32_t width) {
-    const int64_t bytes = dtype_bytes(dtype);
+    const int64_t bytes = float_bytes(dtype);
 #pragma unroll
     for (int c = 0; c < Shape::kChunks; ++c) {
       const int j = Shape::begin(c);
@@ -135,7 +149,7 @@ struct VectorRuns {
   }
   // To memory aligned to 16 bytes.
   PKV_DEVICE void keep(pkv_dtype dtype, std::byte* to, int32_t width) const {
-    const int64_t bytes = dtype_bytes(dtype);
+    const int64_t bytes = float_bytes(dtype);
 #pragma unroll
     for (int c = 0; c < Shape::kChunks; ++c) {
       const int j = Shape::begin(c);
@@ -184,23 +198,29 @@ PKV_DEVICE void attend_run(const AttendArgs& a, const HeadRange& at, const Token
 
   // The bound is the block's, so that the groups of a hardware group stay together.
   for (int64_t base = share.begin; base < share.end; base += int64_t{kAhead} * kGroups) {
-    VectorRuns<Shape> k[kAhead];
-    VectorRuns<Shape> v[kAhead];
+    // First where the tokens lie: a load behind one that crosses PCIe waits for it.
     bool is_there[kAhead];
+    int64_t position[kAhead];
     RowPlace place[kAhead];
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int64_t t = base + u * kGroups + Group::index();
       is_there[u] = t < share.end;
-      place[u] = {kNoLine};
+      position[u] = is_there[u] ? row.position(t) : 0;
+      place[u] = is_there[u] ? row.place(t) : RowPlace{kNoLine};
+    }
+    VectorRuns<Shape> k[kAhead];
+    VectorRuns<Shape> v[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
       const std::byte* key = nullptr;
       const std::byte* value = nullptr;
-      if (is_there[u]) {
-        place[u] = row.place(t);
-        const bool is_cached = place[u].is_there();
-        const int64_t position = row.position(t);
-        key = is_cached ? row.cache.key(place[u].line()) : row.keys.at(position);
-        value = is_cached ? row.cache.value(place[u].line()) : row.values.at(position);
+      if (place[u].is_there()) {
+        key = row.cache.key(place[u].line());
+        value = row.cache.value(place[u].line());
+      } else if (is_there[u]) {
+        key = row.keys.at(position[u]);
+        value = row.values.at(position[u]);
       }
       k[u].load(key_dtype, key, d);
       v[u].load(value_dtype, value, dv);
@@ -250,15 +270,16 @@ PKV_DEVICE void attend_run(const AttendArgs& a, const HeadRange& at, const Token
   }
 }
 
-// Share `index` of the dense parts, taken as one sequence of tokens.
+// Share `index` of `shares` of runs [first, last), taken as one sequence of tokens.
 template <int kThreads, class Shape>
-PKV_DEVICE void attend_parts(const AttendArgs& a, const HeadRange& at, int32_t index,
-                             const QueryRuns<Shape>& query, Softmax<Shape>& state) {
+PKV_DEVICE void attend_runs(const AttendArgs& a, const HeadRange& at, int32_t first, int32_t last,
+                            int32_t index, int32_t shares, const QueryRuns<Shape>& query,
+                            Softmax<Shape>& state) {
   int64_t count = 0;
-  for (int32_t p = 0; p < a.part_count; ++p) count += a.runs[p].length(at.entry, at.row);
-  const Share share = share_of(count, index, a.slots.dense);
+  for (int32_t p = first; p < last; ++p) count += a.runs[p].length(at.entry, at.row);
+  const Share share = share_of(count, index, shares);
   int64_t before = 0;
-  for (int32_t p = 0; p < a.part_count; ++p) {
+  for (int32_t p = first; p < last; ++p) {
     const int64_t length = a.runs[p].length(at.entry, at.row);
     const int64_t begin = share.begin > before ? share.begin - before : 0;
     const int64_t end = share.end < before + length ? share.end - before : length;
@@ -298,14 +319,10 @@ attend_slots_of(AttendArgs a) {
     if (index < a.slots.dense + a.slots.rows) {
       QueryRuns<Shape> query;
       query.load(a, at);
-      if (index < a.slots.dense) {
-        attend_parts<kThreads>(a, at, index, query, state);
-      } else {
-        const TokenRun& run = a.runs[kRowsRun];
-        const Share share =
-            share_of(run.length(at.entry, at.row), index - a.slots.dense, a.slots.rows);
-        attend_run<kThreads>(a, at, run, share, query, state);
-      }
+      const bool is_dense = index < a.slots.dense;
+      attend_runs<kThreads>(a, at, is_dense ? 0 : kRowsRun, is_dense ? a.part_count : kRowsRun + 1,
+                            is_dense ? index : index - a.slots.dense,
+                            is_dense ? a.slots.dense : a.slots.rows, query, state);
     } else {
       const TailRow<Shape> tail(a.tail, a.logit, a.codec, at.row, at.entry, at.sequence, at.head,
                                 a.group, at.first, at.heads);

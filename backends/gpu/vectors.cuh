@@ -45,6 +45,9 @@ PKV_DEVICE bool is_aligned(const void* address, int bytes) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
 }
 
+// Of an element of K, V or a query: f32, f16 or bf16.
+PKV_DEVICE int64_t float_bytes(pkv_dtype dtype) { return dtype == PKV_DTYPE_F32 ? 4 : 2; }
+
 // Eight neighbouring elements as they lie: f32 in eight words, f16 and bf16 in the first four.
 struct Raw8 {
   uint32_t word[8];
