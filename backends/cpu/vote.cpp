@@ -83,37 +83,57 @@ HWY_INLINE void store_sums(const GroupSums (&g)[kGroups], int32_t bias,
   }
 }
 
-// sums[64] of the keys of a block, less the bias. Beyond S the tables are 0, whatever bytes are read
-// there. kTableBytes: of one of the two tables, where they are known; else 0.
-template <int64_t kTableBytes>
-HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, const VoteTables& t, int32_t v,
-                            BlocksAhead& ahead, int16_t* HWY_RESTRICT sums) {
+// Tables of one vector that votes.
+struct TablePair {
+  const uint8_t* low;
+  const uint8_t* high;
+};
+
+HWY_INLINE TablePair table_pair(const VoteTables& t, int32_t v) {
+  const int64_t bytes = int64_t{t.padded} * kGroupKeys;
+  return {t.low + v * bytes, t.high + v * bytes};
+}
+
+// sums[64] of the keys of a block for each pair of tables, less the bias. Beyond S the tables are 0,
+// whatever bytes are read there. kTableBytes: of a table, where they are known; else 0.
+template <int64_t kTableBytes, int kPairs>
+HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, const VoteTables& t,
+                            const TablePair (&pairs)[kPairs], BlocksAhead& ahead,
+                            int16_t (*HWY_RESTRICT sums)[64]) {
   const D8 d8;
   const D16 d16;
   const auto nibble = hn::Set(d8, uint8_t{15});
   const int64_t table_bytes = kTableBytes != 0 ? kTableBytes : int64_t{t.padded} * kGroupKeys;
   const int64_t group_bytes = kTableBytes != 0 ? kTableBytes : int64_t{t.subspaces} * kGroupKeys;
-  const uint8_t* low = t.low + v * table_bytes;
-  const uint8_t* high = t.high + v * table_bytes;
-  GroupSums groups[kGroups];
-  for (GroupSums& group : groups) group = {hn::Zero(d16), hn::Zero(d16)};
+  GroupSums groups[kPairs][kGroups];
+  for (auto& pair : groups) {
+    for (GroupSums& group : pair) group = {hn::Zero(d16), hn::Zero(d16)};
+  }
   HWY_UNROLL(4)
   for (int64_t at = 0; at < table_bytes; at += static_cast<int64_t>(kVectorBytes)) {
-    const auto table_low = hn::Load(d8, low + at);
-    const auto table_high = hn::Load(d8, high + at);
+    V8 low[kPairs];
+    V8 high[kPairs];
+    for (int p = 0; p < kPairs; ++p) {
+      low[p] = hn::Load(d8, pairs[p].low + at);
+      high[p] = hn::Load(d8, pairs[p].high + at);
+    }
     ahead.request();
     HWY_UNROLL(4)
     for (int64_t i = 0; i < kGroups; ++i) {
       const auto x = hn::LoadU(d8, block + at + i * group_bytes);
       const auto x_high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
-      const auto sum = hn::Add(hn::TableLookupBytes(table_low, hn::And(x, nibble)),
-                               hn::TableLookupBytes(table_high, x_high));
-      const V16 pair = hn::BitCast(d16, sum);
-      groups[i].all = hn::Add(groups[i].all, pair);
-      groups[i].odd = hn::Add(groups[i].odd, hn::ShiftRight<8>(pair));
+      const auto x_low = hn::And(x, nibble);
+      HWY_UNROLL(2)
+      for (int p = 0; p < kPairs; ++p) {
+        const auto sum =
+            hn::Add(hn::TableLookupBytes(low[p], x_low), hn::TableLookupBytes(high[p], x_high));
+        const V16 pair = hn::BitCast(d16, sum);
+        groups[p][i].all = hn::Add(groups[p][i].all, pair);
+        groups[p][i].odd = hn::Add(groups[p][i].odd, hn::ShiftRight<8>(pair));
+      }
     }
   }
-  store_sums(groups, 127 * t.subspaces, sums);
+  for (int p = 0; p < kPairs; ++p) store_sums(groups[p], 127 * t.subspaces, sums[p]);
 }
 
 // votes[64] = fp32(sum) * factor
@@ -136,16 +156,18 @@ template <int64_t kTableBytes>
 HWY_INLINE void graded_block(const VoteRow& row, const uint8_t* HWY_RESTRICT block,
                              BlocksAhead& ahead, float* HWY_RESTRICT votes) {
   const VoteTables& t = row.tables;
-  HWY_ALIGN int16_t sums[64];
-  graded_sums<kTableBytes>(block, t, 0, ahead, sums);
+  HWY_ALIGN int16_t sums[1][64];
+  graded_sums<kTableBytes, 1>(block, t, {table_pair(t, 0)}, ahead, sums);
   BlocksAhead none;
   for (int32_t v = 1; v < t.vectors; ++v) {
-    HWY_ALIGN int16_t other[64];
-    graded_sums<kTableBytes>(block, t, v, none, other);
-    for (int i = 0; i < 64; ++i) sums[i] = std::max(sums[i], other[i]);
+    HWY_ALIGN int16_t other[1][64];
+    graded_sums<kTableBytes, 1>(block, t, {table_pair(t, v)}, none, other);
+    for (int i = 0; i < 64; ++i) sums[0][i] = std::max(sums[0][i], other[0][i]);
   }
-  graded_products(sums, block + row.records.layout->block_tail, votes);
+  graded_products(sums[0], block + row.records.layout->block_tail, votes);
 }
+
+constexpr int64_t kTableBytes128 = 16 * kGroupKeys;  // d = 128
 
 void tier_block(const VoteRow& row, const uint8_t* block, float* votes) {
   const int64_t group_bytes = int64_t{row.tables.subspaces} * kGroupKeys;
@@ -166,14 +188,36 @@ HWY_INLINE void block_votes(const VoteRow& row, int64_t position, BlocksAhead& a
   const uint8_t* block = row.records.block(position);
   ahead.start_block();
   if (row.tables.points == nullptr) {
-    if (row.tables.subspaces == 16) {  // d = 128
-      graded_block<16 * kGroupKeys>(row, block, ahead, votes);
+    if (row.tables.subspaces * kGroupKeys == kTableBytes128) {
+      graded_block<kTableBytes128>(row, block, ahead, votes);
     } else {
       graded_block<0>(row, block, ahead, votes);
     }
   } else {
     for (int64_t i = BlocksAhead::requests_of(*row.records.layout); i > 0; --i) ahead.request();
     tier_block(row, block, votes);
+  }
+}
+
+// Two searches whose sign bytes are unpacked once, where there are registers for the sums of both.
+HWY_INLINE bool can_share(const Search* searches, int32_t count) {
+  const VoteTables& t = searches->row.tables;
+  return kVectorBytes == 64 && count > 1 && t.points == nullptr && t.vectors == 1 &&
+         t.subspaces * kGroupKeys == kTableBytes128;
+}
+
+HWY_INLINE void scan_two(const Search* searches, int64_t at, int64_t valid, BlocksAhead& ahead) {
+  const VoteRow& row = searches->row;
+  const uint8_t* block = row.records.block(at);
+  HWY_ALIGN int16_t sums[2][64];
+  ahead.start_block();
+  graded_sums<kTableBytes128, 2>(block, row.tables,
+                                 {table_pair(row.tables, 0), table_pair(searches[1].row.tables, 0)},
+                                 ahead, sums);
+  HWY_ALIGN float votes[kBlockKeys];
+  for (int s = 0; s < 2; ++s) {
+    graded_products(sums[s], block + row.records.layout->block_tail, votes);
+    collect_block(votes, valid, at, *searches[s].survivors);
   }
 }
 
@@ -195,10 +239,15 @@ void scan_range_impl(const Search* searches, int32_t count, int64_t begin, int64
   BlocksAhead ahead(searches->row.records, begin, end);
   BlocksAhead none;
   HWY_ALIGN float votes[kBlockKeys];
+  const int32_t shared = can_share(searches, count) ? count / 2 * 2 : 0;
   for (int64_t at = begin; at < end; at += kBlockKeys) {
-    for (int32_t s = 0; s < count; ++s) {
+    const int64_t valid = std::min(kBlockKeys, end - at);
+    for (int32_t s = 0; s < shared; s += 2) {
+      scan_two(searches + s, at, valid, s == 0 ? ahead : none);
+    }
+    for (int32_t s = shared; s < count; ++s) {
       block_votes(searches[s].row, at, s == 0 ? ahead : none, votes);
-      collect_block(votes, std::min(kBlockKeys, end - at), at, *searches[s].survivors);
+      collect_block(votes, valid, at, *searches[s].survivors);
     }
   }
 }
