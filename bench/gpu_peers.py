@@ -55,7 +55,7 @@ def parse():
     parser.add_argument("--memory", type=int, default=8, help="GiB of pinned host memory")
     parser.add_argument("--row-cache", type=int, default=512, help="rows kept; 0: none")
     parser.add_argument(
-        "--drift", type=float, default=0.25, help="of a layer's next query, what is new in it"
+        "--drift", type=float, default=0.4, help="of a layer's next query, what is new in it"
     )
     parser.add_argument("--seconds", type=float, default=150, help="after that, rows are left out")
     return parser.parse_args()

@@ -232,14 +232,16 @@ struct VoteBins<false> {
   PKV_DEVICE void add_to(uint32_t*) const {}
 };
 
-// Block: a tile of kVoteKeys keys per thread, of one row. A thread's keys lie kVoteThreads apart,
-// and what it reads of them is under way at once. With bins (of the step) the digits of the first
-// pass of best.cuh are counted on the way.
+// Block: a tile of kVoteKeys keys per thread, of one row. A thread's keys lie kVoteThreads apart.
+// With bins (of the step) the digits of the first pass of best.cuh are counted on the way, and what
+// a thread reads of its keys is under way at once: few keys are bound by latency, many by the
+// look-ups, which want registers for as many threads as there can be.
 template <class Traits, bool kCounts>
 PKV_KERNEL(Traits::kVoteThreads)
 vote_keys(VoteArgs a) {
   constexpr int kThreads = Traits::kVoteThreads;
   constexpr int kKeys = Traits::kVoteKeys;
+  constexpr int kTogether = kCounts ? kKeys : 1;
   struct alignas(16) Shared {
     int8_t table[kMaxSubspaces * kPatterns];
   };
@@ -255,42 +257,42 @@ vote_keys(VoteArgs a) {
     if (tile >= n) continue;  // the whole block
     const format::StoreRow records = a.store.row(a.sequences[at.entry], at.head);
 
-    // Positions behind the end read the tile's first key.
-    const std::byte* signs[kKeys];
-    uint16_t factor[kKeys];
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) {
-      int64_t position = tile + int64_t{k} * kThreads + thread_index();
-      if (position >= n) position = tile;
-      const std::byte* piece = records.piece(position);
-      signs[k] = piece + layout.sign(records.local(position));
-      factor[k] =
-          *reinterpret_cast<const uint16_t*>(piece + layout.factor(records.local(position)));
-    }
     bins.template clear<kThreads>();
 
+    // Positions behind the end read the tile's first key.
+    const auto position_of = [&](int k) {
+      const int64_t position = tile + int64_t{k} * kThreads + thread_index();
+      return position < n ? position : tile;
+    };
     int32_t most[kKeys] = {};
     for (int32_t vector = 0; vector < a.tables.vectors; ++vector) {
-      int32_t t[kKeys] = {};
-      for (int32_t first = 0; first < S; first += 16) {
-        Words<4> words[kKeys];
+      const int8_t* table = a.tables.entries + (row * a.tables.vectors + vector) * table_bytes;
+      for (int32_t i = 16 * thread_index(); i < table_bytes; i += 16 * kThreads) {
+        store_words(shared.table + i, load_words<4>(table + i));
+      }
+      sync_block();
 #pragma unroll
-        for (int k = 0; k < kKeys; ++k) words[k] = load_signs(signs[k], S, first);
-        if (first == 0) {
-          const int8_t* table = a.tables.entries + (row * a.tables.vectors + vector) * table_bytes;
-          for (int32_t i = 16 * thread_index(); i < table_bytes; i += 16 * kThreads) {
-            store_words(shared.table + i, load_words<4>(table + i));
+      for (int k0 = 0; k0 < kKeys; k0 += kTogether) {
+        int32_t t[kTogether] = {};
+        for (int32_t first = 0; first < S; first += 16) {
+          Words<4> words[kTogether];
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            const int64_t position = position_of(k0 + i);
+            words[i] = load_signs(records.piece(position) + layout.sign(records.local(position)), S,
+                                  first);
           }
-          sync_block();
-        }
-        const int32_t count = S - first < 16 ? S - first : 16;
+          const int32_t count = S - first < 16 ? S - first : 16;
 #pragma unroll
-        for (int k = 0; k < kKeys; ++k) {
-          t[k] += look_up(shared.table + first * kPatterns, words[k], count);
+          for (int i = 0; i < kTogether; ++i) {
+            t[i] += look_up(shared.table + first * kPatterns, words[i], count);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          most[k0 + i] = vector == 0 || most[k0 + i] < t[i] ? t[i] : most[k0 + i];
         }
       }
-#pragma unroll
-      for (int k = 0; k < kKeys; ++k) most[k] = vector == 0 || most[k] < t[k] ? t[k] : most[k];
       sync_block();  // the table is read
     }
 
@@ -300,9 +302,11 @@ vote_keys(VoteArgs a) {
     for (int k = 0; k < kKeys; ++k) {
       const int64_t position = tile + int64_t{k} * kThreads + thread_index();
       if (position >= n) continue;
-      const float vote =
-          is_bad ? quiet_nan()
-                 : fmul_rn(static_cast<float>(most[k]), format::bf16_to_float(factor[k]));
+      const uint16_t factor = *reinterpret_cast<const uint16_t*>(
+          records.piece(position) + layout.factor(records.local(position)));
+      const float vote = is_bad
+                             ? quiet_nan()
+                             : fmul_rn(static_cast<float>(most[k]), format::bf16_to_float(factor));
       votes[position] = vote;
       bins.add(vote);
     }
