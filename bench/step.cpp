@@ -3,9 +3,9 @@
 //   pkv_bench_step --benchmark_filter=step/131072
 //
 // Names: step/<keys>/<candidates, ppm>/<threads>/<tail: 0 drop, 1 mean, 2 sampled>, or tail 3: vote
-// and exact selection alone. 32 query heads, 8 KV heads, d = dv = 128, bf16, k = 100, 128 + 768 dense
-// tokens. Layers rotate so that nothing is in a cache from before, and every step has a query of its
-// own. What counts is within one run: steps, then plain reads of their vote bytes on the same
+// and exact selection alone. 32 query heads, 8 KV heads, d = dv = 128, bf16, k = 100, 128 + 768
+// dense tokens. Layers rotate so that nothing is in a cache from before, and every step has a query
+// of its own. What counts is within one run: steps, then plain reads of their vote bytes on as many
 // threads. PKV_BENCH_ISA names an instruction set.
 //
 // Reported, in ms: step_min, step_med, read_min, read_med, and ratio_min, ratio_med = step / read.
