@@ -1,16 +1,16 @@
-// What the KV cache adds to its stages on backend cpu: bytes held against the format's figure, files,
-// forks, truncations, and the time of append and decode_step against the bare stages on the same
-// data. Prints JSON.
+// What the KV cache adds to its stages on backend cpu: bytes held against the format's figure,
+// files, forks, truncations, and the time of append and decode_step against the bare stages on the
+// same data. Prints JSON.
 //
 //   pkv_bench_cache [--tokens 32768] [--steps 600] [--file /tmp/pkv_bench_cache.pkv]
 //   pkv_bench_cache --rolling 100000
 //
-// One layer, 8 KV heads, 32 query heads, d = dv = 128, bf16, default profile, with one codec that is
-// given, so that no fit lies in what is compared; fits are measured apart. Bare append: copy K and V
-// into rows by head, pkv_index_append. Bare step: copy the token's rows to the tail, pkv_step_run;
-// every 512 tokens pkv_index_append of what leaves the tail. Cache and bare take turns, token by
-// token. --rolling: sequences come, fork, are cut back and go, `steps` decoding steps long; the
-// bytes held must not grow.
+// One layer, 8 KV heads, 32 query heads, d = dv = 128, bf16, default profile. What is compared has
+// one codec that is given, so that no fit lies in it; fits are measured apart. Bare append: copy K
+// and V into rows by head, pkv_index_append. Bare step: copy the token's rows to the tail,
+// pkv_step_run; every 512 tokens pkv_index_append of what leaves the tail. Cache and bare take
+// turns, call by call. --rolling: sequences come, fork, are cut back and go, for so many decoding
+// steps; the bytes held must not grow.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

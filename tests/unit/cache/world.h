@@ -78,8 +78,8 @@ class Tensor {
 };
 
 enum class Role : uint32_t { kKey = 1, kValue = 2, kQuery = 3, kDeviation = 4 };
-// In an id: the token has a NaN in the key of KV head 0, an infinity in the value of KV head 1, a key
-// of KV head 0 whose squares have no finite sum.
+// In an id: the token has a NaN in the key of KV head 0, an infinity in the value of KV head 1, a
+// key of KV head 0 whose squares have no finite sum.
 constexpr uint64_t kNanKey = uint64_t{1} << 60;
 constexpr uint64_t kInfiniteValue = uint64_t{1} << 61;
 constexpr uint64_t kHugeKey = uint64_t{1} << 62;
