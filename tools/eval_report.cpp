@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nlohmann/json.hpp"
+#include "tools/json.h"
 #include "tools/judge.h"
 #include "tools/table.h"
 
 namespace pkv::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-Json number(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
 
 Json windows_json(const std::vector<Window>& windows) {
   Json list = Json::array();
@@ -20,8 +16,8 @@ Json windows_json(const std::vector<Window>& windows) {
     list.push_back({{"begin", window.begin},
                     {"end", window.end},
                     {"queries", window.queries},
-                    {"candidate_recall", number(window.candidate_recall)},
-                    {"recall", number(window.recall)},
+                    {"candidate_recall", number_or_null(window.candidate_recall)},
+                    {"recall", number_or_null(window.recall)},
                     {"error", window.error}});
   }
   return list;
@@ -91,9 +87,9 @@ std::string as_json(const std::vector<Result>& results) {
                     {"method", result.method},
                     {"n", result.n},
                     {"k", result.k},
-                    {"candidates", number(result.candidates)},
-                    {"candidate_recall", number(result.candidate_recall)},
-                    {"recall", number(result.recall)},
+                    {"candidates", number_or_null(result.candidates)},
+                    {"candidate_recall", number_or_null(result.candidate_recall)},
+                    {"recall", number_or_null(result.recall)},
                     {"mass", result.mass},
                     {"error", result.error},
                     {"bytes_per_key", result.bytes_per_key},

@@ -286,5 +286,5 @@ def test_decode_tells_figures_over_time(cli, trace):
         (("--decode", "--prefill", 4000), "--prefill=4000: accepted are 0.."),
     ],
 )
-def test_prefill_and_window_are_refused_without_decode_and_beyond_the_queries(cli, trace, options, text):
+def test_prefill_and_window_are_refused_without_decode_and_out_of_range(cli, trace, options, text):
     cli("eval", trace[0], "--json", *ARGUMENTS, *options).refuses(2, text)
