@@ -75,7 +75,7 @@ function(pkv_hip_sources target architecture definitions sources)
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${architecture})
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${CMAKE_COMMAND} -E env HIP_PLATFORM=amd
+      COMMAND ${CMAKE_COMMAND} -E env HIP_PLATFORM=amd ${CMAKE_CXX_COMPILER_LAUNCHER}
               ${PKV_HIPCC} --offload-arch=${architecture} -x hip -std=c++20 ${level}
               -fPIC -fvisibility=hidden ${PKV_HIP_FLAGS} ${definitions}
               -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/api/include

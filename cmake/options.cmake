@@ -4,10 +4,11 @@ option(PARISKV_TOOLS "Build the pariskv command line and pkv-conformance" ON)
 option(PARISKV_TESTS "Build the tests" OFF)
 option(PARISKV_BENCH "Build the benchmarks (tools/install_deps bench)" OFF)
 option(PARISKV_CUDA "Build the CUDA backend (needs nvcc)" OFF)
-option(PARISKV_HIP "Build the HIP backend (needs hipcc)" OFF)
 option(PARISKV_WERROR "Treat warnings as errors" OFF)
 option(PARISKV_COVERAGE "Count executed lines (GCC)" OFF)
 option(PARISKV_CCACHE "Compile through ccache where it is found" ON)
+set(PARISKV_HIP AUTO CACHE STRING
+    "The HIP backend (needs hipcc): ON, OFF, or AUTO: not installed, for the tests, where hipcc is")
 set(PARISKV_SANITIZE "" CACHE STRING "Sanitizers, comma separated as for -fsanitize=")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
