@@ -169,7 +169,7 @@ def run(options):
     work.retrieve()
     work.fetch()
     library.sync()
-    result = {"backend": library.backend, "device": library.describe().get("name", "")}
+    result = {"backend": library.backend, "device": library.describe().get("device", "")}
     result["first"] = work.stale()
     if graphs:
         graphs.capture(work.fetch)
