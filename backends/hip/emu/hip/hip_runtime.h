@@ -1,5 +1,5 @@
-// HIP's names on CUDA, for tests alone: the backend's HIP build, compiled by nvcc, runs on an NVIDIA
-// card as backend hip-emu. Only what backends/gpu uses is here. docs/hip.md, section 5.
+// HIP's names on CUDA, for tests alone: the HIP build of the backend, compiled by nvcc, runs on an
+// NVIDIA card as backend hip-emu. Only what backends/gpu uses is here. docs/hip.md, section 5.
 //  - The card plays one device per architecture of the build, all on CUDA device 0. Environment:
 //      PKV_HIP_EMU_DEVICE=gfx90a       that device alone
 //      PKV_HIP_EMU_ARCH_NAME=gfx908    what devices say they are
