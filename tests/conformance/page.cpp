@@ -10,7 +10,7 @@
 namespace pkv::conformance {
 namespace {
 
-constexpr const char* kHead = R"(<!DOCTYPE html>
+constexpr const char* kPageHead = R"(<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -33,7 +33,7 @@ code, pre {{ font: 13px/1.4 monospace; overflow-wrap: anywhere; white-space: pre
 <body>
 )";
 
-std::string row(const std::string& name, const std::string& value) {
+std::string fact(const std::string& name, const std::string& value) {
   return fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", name, escape_xml(value));
 }
 
@@ -45,7 +45,7 @@ std::string options_text(const Options& options) {
 
 bool is_whole(const Run& run) { return run.cases == run.all_cases; }
 
-std::string verdict(const Run& run, const Count& all) {
+std::string verdict_line(const Run& run, const Count& all) {
   const bool has_gaps = all.skipped + all.expected > 0 || !is_whole(run);
   const char* kind = all.failed > 0 ? "fail" : has_gaps ? "part" : "pass";
   std::string text;
@@ -67,7 +67,7 @@ std::string verdict(const Run& run, const Count& all) {
       kind, text, all.passed, all.failed, all.skipped, all.expected);
 }
 
-std::string about(const Run& run, const std::vector<Result>& results) {
+std::string facts(const Run& run, const std::vector<Result>& results) {
   double seconds = 0.0;
   for (const Result& result : results) seconds += result.seconds;
   const auto exact = std::count_if(results.begin(), results.end(), [](const Result& result) {
@@ -76,17 +76,19 @@ std::string about(const Run& run, const std::vector<Result>& results) {
   const std::time_t now = std::time(nullptr);
   char date[32] = "";
   std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
-  return "<table>\n" + row("Backend", run.places.backend + " " + run.places.version) +
-         row("Device", run.places.device) + row("Device options", options_text(run.options)) +
-         row("Held against", run.places.reference) +
-         row("Suite", fmt::format("pkv-conformance {}, seed {}", pkv_version(), run.options.seed)) +
-         row("Cases",
-             fmt::format("{}: {} bit for bit, {} within the tolerances of docs/numerics.md",
-                         results.size(), exact, static_cast<int64_t>(results.size()) - exact)) +
-         row("Date", date) + row("Time in cases", fmt::format("{:.1f} s", seconds)) + "</table>\n";
+  return "<table>\n" + fact("Backend", run.places.backend + " " + run.places.version) +
+         fact("Device", run.places.device) + fact("Device options", options_text(run.options)) +
+         fact("Held against", run.places.reference) +
+         fact("Suite",
+              fmt::format("pkv-conformance {}, seed {}", pkv_version(), run.options.seed)) +
+         fact("Cases",
+              fmt::format("{}: {} bit for bit, {} within the tolerances of docs/numerics.md",
+                          results.size(), exact, static_cast<int64_t>(results.size()) - exact)) +
+         fact("Date", date) + fact("Time in cases", fmt::format("{:.1f} s", seconds)) +
+         "</table>\n";
 }
 
-std::string stages(const std::vector<Result>& results) {
+std::string stage_table(const std::vector<Result>& results) {
   std::string html =
       "<h2>Stages</h2>\n<table>\n<tr><th>Stage</th><th class=\"n\">passed</th><th "
       "class=\"n\">failed</th><th class=\"n\">skipped</th><th class=\"n\">expected</th></tr>\n";
@@ -99,7 +101,7 @@ std::string stages(const std::vector<Result>& results) {
   return html + "</table>\n";
 }
 
-std::string failures(const Run& run, const std::vector<Result>& results) {
+std::string failure_table(const Run& run, const std::vector<Result>& results) {
   std::string html;
   for (const Result& result : results) {
     if (result.outcome != Outcome::kFailed) continue;
@@ -132,7 +134,7 @@ std::string reasons(const std::vector<Result>& results, Outcome outcome, const c
   return html + "</table>\n";
 }
 
-std::string all_cases(const std::vector<Result>& results) {
+std::string case_list(const std::vector<Result>& results) {
   std::string html = "<h2>All cases</h2>\n<details><summary>Names and outcomes</summary>\n<pre>";
   for (const Result& result : results) {
     html +=
@@ -145,10 +147,10 @@ std::string all_cases(const std::vector<Result>& results) {
 
 std::string to_html(const Run& run, const std::vector<Result>& results) {
   const std::string title = escape_xml("pariskv conformance: " + run.places.backend);
-  return fmt::format(kHead, fmt::arg("title", title)) + "<h1>" + title + "</h1>\n" +
-         verdict(run, count_of(results)) + about(run, results) + stages(results) +
-         failures(run, results) + reasons(results, Outcome::kExpected, "Expected to fail") +
-         reasons(results, Outcome::kSkipped, "Skipped") + all_cases(results) + "</body>\n</html>\n";
+  return fmt::format(kPageHead, fmt::arg("title", title)) + "<h1>" + title + "</h1>\n" +
+         verdict_line(run, count_of(results)) + facts(run, results) + stage_table(results) +
+         failure_table(run, results) + reasons(results, Outcome::kExpected, "Expected to fail") +
+         reasons(results, Outcome::kSkipped, "Skipped") + case_list(results) + "</body>\n</html>\n";
 }
 
 }  // namespace pkv::conformance
