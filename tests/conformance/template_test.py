@@ -2,7 +2,7 @@
 """template_test.py PKV_CONFORMANCE LIBRARY
 
 That a backend without stages is told from one that works: every case is skipped with a reason, none
-passes, and the exit code is 0. tests/install/plugins_test.py builds it outside the tree.
+passes, and the exit code is 0. A quarter of the cases, which has every stage. tests/install/plugins_test.py builds it outside the tree.
 """
 
 import json
@@ -11,13 +11,15 @@ import sys
 
 
 def check(program, library):
-    done = subprocess.run([program, "--backend", library, "--json"], capture_output=True, text=True)
+    done = subprocess.run(
+        [program, "--backend", library, "--shard", "1/4", "--json"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     last = done.stderr.rstrip().splitlines()[-1]
     cases = report["cases"]
     assert last == f"0 passed, 0 failed, {len(cases)} skipped", last
-    assert len(cases) > 1800
+    assert len(cases) > 450
     for case in cases:
         assert case["outcome"] == "skipped", case
         assert " yet (" in case["text"] or case["text"].startswith("asks the library"), case
