@@ -2,7 +2,8 @@
 """template_test.py PKV_CONFORMANCE LIBRARY
 
 That a backend without stages is told from one that works: every case is skipped with a reason, none
-passes, and the exit code is 0. A quarter of the cases, which has every stage. tests/install/plugins_test.py builds it outside the tree.
+passes, and the exit code is 0. A quarter of the cases, which has every stage.
+tests/install/plugins_test.py builds it outside the tree.
 """
 
 import json
@@ -11,9 +12,8 @@ import sys
 
 
 def check(program, library):
-    done = subprocess.run(
-        [program, "--backend", library, "--shard", "1/4", "--json"], capture_output=True, text=True
-    )
+    command = [program, "--backend", library, "--shard", "1/4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     last = done.stderr.rstrip().splitlines()[-1]
