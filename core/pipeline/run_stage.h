@@ -38,7 +38,7 @@ absl::Status check_parts_fit(const Device& device, std::string_view what, const 
                                               "; accepted: parts of max_tokens=", max_tokens));
 }
 
-// Scratch of a stage with a guard behind it, which shows that a backend uses more than it asked for.
+// Scratch of a stage with a guard behind it: shows that a backend uses more than it asked for.
 class GuardedScratch {
  public:
   static absl::StatusOr<GuardedScratch> create(const Stream& stream, int64_t bytes);

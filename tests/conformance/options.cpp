@@ -128,15 +128,15 @@ docs/numerics.md. What the backend refuses as unimplemented is skipped, with its
   --expected FILE      failures to expect: lines of GLOB: REASON; one of these that passes is a
                        failure, and so is a line that no case matches
   --time-limit SECONDS for one case (default 120, 0: none); then it has failed, the next one runs
-  --in-process         no child process: for debuggers; a crash or hang of the backend is one of this
-                       program
+  --in-process         no child process: for debuggers; a crash or hang of the backend is one of
+                       this program
   --junit FILE         also write the results as JUnit XML
   --html FILE          also write them as one page that needs nothing else and can be printed
   --json               print the results as one JSON object; the report goes to stderr
   --version, --help
 
-Cases run in a child process. Where it crashes, ends or hangs, the case has failed, and another child
-goes on with the next one.
+Cases run in a child process. Where it crashes, ends or hangs, the case has failed, and another
+child goes on with the next one.
 
 The last line of the report is `N passed, N failed, N skipped`, and with --expected
 `, N failed as expected`.

@@ -17,10 +17,12 @@ constexpr const char* kPageHead = R"(<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.5 sans-serif; color: #1a1a1a; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{ font: 15px/1.5 sans-serif; color: #1a1a1a; max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.15rem; margin-top: 2rem; }}
-.verdict {{ font-size: 1.2rem; padding: .6rem 1rem; border-left: .5rem solid; background: #f4f4f4; }}
-.pass {{ border-color: #1f7a34; }} .fail {{ border-color: #b3261e; }} .part {{ border-color: #8a6100; }}
+.verdict {{ font-size: 1.2rem; padding: .6rem 1rem; border-left: .5rem solid #8a6100;
+  background: #f4f4f4; }}
+.pass {{ border-color: #1f7a34; }} .fail {{ border-color: #b3261e; }}
 table {{ border-collapse: collapse; }}
 th, td {{ text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
   border-bottom: 1px solid #ddd; }}
