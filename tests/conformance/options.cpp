@@ -47,6 +47,7 @@ void set_device_option(Options& options, const std::string& text) {
 
 bool set_flag(Options& options, const std::string& name) {
   if (name == "--list") return options.list = true;
+  if (name == "--faults") return options.faults = true;
   if (name == "--json") return options.json = true;
   if (name == "--in-process") return options.in_process = true;
   if (name == "--help" || name == "-h") return options.help = true;
@@ -73,6 +74,11 @@ void set_value(Options& options, const std::string& name, const std::string& val
     set_time_limit(options, value);
   } else if (name == "--seed") {
     options.seed = number<uint64_t>(name, value, "0..18446744073709551615");
+  } else if (name == "--random") {
+    options.random = number<int64_t>(name, value, "1..10000000");
+    if (options.random < 1 || options.random > 10000000) {
+      throw UsageError(fmt::format("--random {}: accepted: 1..10000000", value));
+    }
   } else {
     set_shard(options, value);
   }
@@ -80,7 +86,7 @@ void set_value(Options& options, const std::string& name, const std::string& val
 
 bool takes_value(const std::string& name) {
   for (const char* known : {"--backend", "--set", "--filter", "--junit", "--html", "--expected",
-                            "--golden", "--seed", "--shard", "--time-limit"}) {
+                            "--golden", "--seed", "--random", "--shard", "--time-limit"}) {
     if (name == known) return true;
   }
   return false;
@@ -123,6 +129,9 @@ docs/numerics.md. What the backend refuses as unimplemented is skipped, with its
   --filter GLOB        only cases whose name matches; * and ? as in a shell, * also matches '/'
   --shard I/N          only every N-th case, beginning with the I-th (1 <= I <= N)
   --seed N             other numbers in the cases (default 1); golden vectors stay as they are
+  --random N           N cases of random shapes instead, random/1/.. to random/N/..; what they are
+                       follows from the seed and their number
+  --faults             no cases: memory runs out, a kernel fails; each in a process of its own
   --golden DIR         golden vectors from the .json files of DIR instead of those inside
   --list               print the names of the cases, one a line, and end
   --expected FILE      failures to expect: lines of GLOB: REASON; one of these that passes is a
