@@ -77,16 +77,6 @@ AttendSlots slots_of(const pkv_attend_args& a) {
   return slots;
 }
 
-TokenRun run_of(const pkv_part& part) {
-  TokenRun run{};
-  run.keys = source_of(part.keys, part.key_pages);
-  run.values = source_of(part.values, part.value_pages);
-  run.tokens = part.keys.shape[2];
-  run.lengths = part.lengths;
-  run.starts = part.starts;
-  return run;
-}
-
 // The fetched rows, copied.
 TokenRun rows_run(const pkv_attend_args& a) {
   TokenRun run{};

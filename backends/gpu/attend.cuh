@@ -31,6 +31,16 @@ struct TokenRun {
   }
 };
 
+inline TokenRun run_of(const pkv_part& part) {
+  TokenRun run{};
+  run.keys = source_of(part.keys, part.key_pages);
+  run.values = source_of(part.values, part.value_pages);
+  run.tokens = part.keys.shape[2];
+  run.lengths = part.lengths;
+  run.starts = part.starts;
+  return run;
+}
+
 inline constexpr int kRowsRun = PKV_MAX_PARTS;  // the fetched rows' place among the runs
 
 // Slots of a query head by kind, one after the other. A slot is a block's share.

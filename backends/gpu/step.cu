@@ -12,6 +12,33 @@ namespace {
 
 bool has_attention(const pkv_step_args& a) { return a.attend.output.ndim != 0; }
 
+// A vendor that can do a step in one go has these three in its VendorDevice.
+template <class AnyDevice>
+int64_t whole_bytes(const AnyDevice& device, const pkv_step_args& args) {
+  if constexpr (requires { device.vendor.whole_step_bytes(device.ordinal, args); }) {
+    return device.vendor.whole_step_bytes(device.ordinal, args);
+  }
+  return 0;
+}
+template <class AnyDevice>
+pkv_status check_whole(const AnyDevice& device, const pkv_step_args& args) {
+  if constexpr (requires { device.vendor.check_whole_step(device.host, device.ordinal, args); }) {
+    return device.vendor.check_whole_step(device.host, device.ordinal, args);
+  }
+  return PKV_OK;
+}
+// False: the step is to run by stages.
+template <class AnyDevice>
+bool run_whole(const AnyDevice& device, const pkv_step_args& args, void* scratch,
+               gpuStream_t stream, gpuError_t* error) {
+  if constexpr (requires {
+                  device.vendor.run_whole_step(device.ordinal, args, scratch, stream, error);
+                }) {
+    return device.vendor.run_whole_step(device.ordinal, args, scratch, stream, error);
+  }
+  return false;
+}
+
 // A contiguous [b, h, k, width].
 struct RowsView {
   int64_t shape[4];
@@ -44,9 +71,11 @@ class Step {
     pkv_status status = vote_slots().supports(device_, &args_.vote);
     if (status == PKV_OK) status = select_slots().supports(device_, &args_.select);
     if (status == PKV_OK) status = rerank_slots().supports(device_, &args_.rerank);
-    if (status != PKV_OK || !has_attention(args_)) return status;
-    return check_attend(device_of(device_).host, args_.attend, args_.fetch.source_keys,
-                        args_.fetch.source_values);
+    if (status == PKV_OK && has_attention(args_)) {
+      status = check_attend(device_of(device_).host, args_.attend, args_.fetch.source_keys,
+                            args_.fetch.source_values);
+    }
+    return status == PKV_OK ? check_whole(device_of(device_), args_) : status;
   }
 
   pkv_status scratch_bytes(int64_t* out) {
@@ -57,7 +86,15 @@ class Step {
 
   pkv_status run(pkv_backend_stream* stream) {
     pkv_status status = lay_out();
-    if (status == PKV_OK) status = vote_slots().run(device_, stream, &args_.vote, vote_scratch_);
+    if (status != PKV_OK) return status;
+    bool is_done = false;
+    status = run_stage(device_, stream, "step", [&](gpuStream_t s) {
+      gpuError_t error = gpuSuccess;
+      is_done = run_whole(device_of(device_), args_, whole_scratch_, s, &error);
+      return error;
+    });
+    if (status != PKV_OK || is_done) return status;
+    status = vote_slots().run(device_, stream, &args_.vote, vote_scratch_);
     if (status == PKV_OK) status = select_slots().run(device_, stream, &args_.select, shared_);
     if (status == PKV_OK) status = rerank_slots().run(device_, stream, &args_.rerank, shared_);
     if (status != PKV_OK || !has_attention(args_)) return status;
@@ -90,6 +127,7 @@ class Step {
       most = most > attention.bytes() ? most : attention.bytes();
     }
     shared_ = scratch_.take<std::byte>(most);
+    whole_scratch_ = scratch_.take<std::byte>(whole_bytes(device_of(device_), args_));
     return PKV_OK;
   }
 
@@ -146,6 +184,7 @@ class Step {
   Scratch scratch_;
   void* vote_scratch_ = nullptr;
   void* shared_ = nullptr;
+  void* whole_scratch_ = nullptr;
   RowsView keys_ = {};
   RowsView values_ = {};
 };
