@@ -66,6 +66,12 @@ struct Spill {
   int64_t entries;  // of a row
 };
 
+// L(x) without a soft cap.
+struct ScaledLogit {
+  float scale;
+  PKV_DEVICE float operator()(float product) const { return scale * product; }
+};
+
 struct FusedArgs {
   StoreView store;
   CodecView codec;
@@ -79,7 +85,7 @@ struct FusedArgs {
   int32_t rank;
   const int32_t* sequences;  // [b]
   const int64_t* lengths;    // [b]
-  Logit logit;
+  ScaledLogit logit;
   int32_t* candidates;
   int64_t candidates_stride;
   int32_t* candidate_counts;

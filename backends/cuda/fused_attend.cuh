@@ -57,6 +57,7 @@ PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entri
                              FusedShared<kDim>& shared) {
   const VectorRow keys = a.row_keys.row(at.sequence, at.sequence, at.head);
   const VectorRow values = a.row_values.row(at.sequence, at.sequence, at.head);
+#pragma unroll 1
   for (int32_t i = begin + thread_index(); i < end; i += kFusedThreads) {
     const int64_t position = at.begin + (e.list[hits.entry[i]] & kPlaceMask);
     unsigned char* slot = slots + (i - begin) * a.arena.row_bytes;
@@ -65,6 +66,7 @@ PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entri
         expect_bytes(&shared.row_barrier, static_cast<uint32_t>(bytes));
         copy_bulk(to, from, static_cast<uint32_t>(bytes), &shared.row_barrier);
       } else {
+#pragma unroll 1
         for (int32_t j = 0; j < bytes; j += 2) {
           *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
         }
@@ -145,6 +147,16 @@ struct TokenAt {
   const std::byte* values;
 };
 
+// Tokens with K and V: a part of a part, or rows in slots.
+struct TokenSpan {
+  VectorRow keys;
+  VectorRow values;
+  int64_t start;
+  int64_t count;
+  const int32_t* places;  // NULL, or negative for those to leave out
+  pkv_dtype dtype;
+};
+
 template <int kDim>
 struct WarpShape {
   static constexpr int kHeads = kHeadsAtOnce;
@@ -152,12 +164,12 @@ struct WarpShape {
   static constexpr int kChunks = 1;
 };
 
-template <int kDim>
+template <int kDim, bool kIsWide>
 struct WarpAttention {
   static constexpr int kElements = kDim / 32;
   Softmax<WarpShape<kDim>> state;
   float q[kHeadsAtOnce][kElements];
-  Logit logit;
+  ScaledLogit logit;
   bool has_values;  // the lane's elements of V exist
 
   PKV_DEVICE WarpAttention(const FusedArgs& a, const FusedShared<kDim>& shared, int32_t first)
@@ -173,13 +185,13 @@ struct WarpAttention {
     has_values = kElements * lane < a.codec.geometry.value_dim;
   }
 
-  // Tokens t = warp, warp + kFusedWarps, .. below `count`, at(t) says where.
-  template <bool kIsWide, class At>
-  PKV_DEVICE void attend(pkv_dtype dtype, int64_t count, const At& at) {
+  // The warp's tokens of a span: every kFusedWarps-th.
+  PKV_DEVICE void attend(const TokenSpan& span) {
     constexpr int kAhead = kIsWide || kDim > 128 ? 2 : 4;
     constexpr int kSize = kIsWide ? 4 : 2;
     const int offset = LaneGroup<32>::rank() * kElements * kSize;
-    for (int64_t base = LaneGroup<32>::index(); base < count; base += kFusedWarps * kAhead) {
+#pragma unroll 1
+    for (int64_t base = LaneGroup<32>::index(); base < span.count; base += kFusedWarps * kAhead) {
       RawRun<kElements, kIsWide> keys[kAhead];
       RawRun<kElements, kIsWide> values[kAhead];
       bool is_there[kAhead];
@@ -187,7 +199,9 @@ struct WarpAttention {
       for (int u = 0; u < kAhead; ++u) {
         const int64_t t = base + u * kFusedWarps;
         TokenAt token = {nullptr, nullptr};
-        if (t < count) token = at(t);
+        if (t < span.count && (span.places == nullptr || span.places[t] >= 0)) {
+          token = {span.keys.at(span.start + t), span.values.at(span.start + t)};
+        }
         is_there[u] = token.keys != nullptr;
         keys[u].clear();
         values[u].clear();
@@ -199,7 +213,7 @@ struct WarpAttention {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         float x[kElements];
-        keys[u].unpack(dtype, x);
+        keys[u].unpack(span.dtype, x);
 #pragma unroll
         for (int h = 0; h < kHeadsAtOnce; ++h) {
           logits[u][h] = 0.0F;
@@ -210,18 +224,22 @@ struct WarpAttention {
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        if (!is_there[u]) continue;
 #pragma unroll
         for (int h = 0; h < kHeadsAtOnce; ++h) {
-          logits[u][h] = logit(logits[u][h]);
-          state.raise(h, logits[u][h]);
+          logits[u][h] = is_there[u] ? logit(logits[u][h]) : minus_infinity();
         }
       }
 #pragma unroll
+      for (int h = 0; h < kHeadsAtOnce; ++h) {
+        float most = logits[0][h];
+#pragma unroll
+        for (int u = 1; u < kAhead; ++u) most = larger(most, logits[u][h]);
+        state.raise(h, most);
+      }
+#pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        if (!is_there[u]) continue;
         float x[kElements];
-        values[u].unpack(dtype, x);
+        values[u].unpack(span.dtype, x);
 #pragma unroll
         for (int h = 0; h < kHeadsAtOnce; ++h) {
           const float weight = state.weigh(h, logits[u][h]);
@@ -233,57 +251,45 @@ struct WarpAttention {
       }
     }
   }
-
-  template <class At>
-  PKV_DEVICE void attend(pkv_dtype dtype, int64_t count, const At& at) {
-    if (dtype == PKV_DTYPE_F32) {
-      attend<true>(dtype, count, at);
-    } else {
-      attend<false>(dtype, count, at);
-    }
-  }
 };
 
-// The block's share of the dense parts, taken as one run of tokens.
-template <int kDim>
-PKV_DEVICE void attend_dense(const FusedArgs& a, const BlockRow& at, const Team& team,
-                             WarpAttention<kDim>& attention) {
-  int64_t count = 0;
-  for (int32_t p = 0; p < a.part_count; ++p) count += a.runs[p].length(at.entry, at.row);
-  const Share share = share_of(count, team.rank, team.size);
-  int64_t before = 0;
-  for (int32_t p = 0; p < a.part_count; ++p) {
-    const TokenRun& run = a.runs[p];
-    const int64_t length = run.length(at.entry, at.row);
-    const int64_t begin = share.begin > before ? share.begin - before : 0;
-    const int64_t end = share.end < before + length ? share.end - before : length;
-    before += length;
-    if (begin >= end) continue;
-    const VectorRow keys = run.keys.row(at.entry, at.sequence, at.head);
-    const VectorRow values = run.values.row(at.entry, at.sequence, at.head);
-    const int64_t start = begin + (run.starts != nullptr ? run.starts[at.entry] : 0);
-    attention.attend(run.keys.tensor.dtype, end - begin, [&](int64_t t) {
-      return TokenAt{keys.at(start + t), values.at(start + t)};
-    });
-  }
+// What of a part is the block's; `before`: tokens of the parts before, to which it adds.
+PKV_DEVICE TokenSpan dense_span(const FusedArgs& a, const BlockRow& at, int32_t p,
+                                int64_t& before) {
+  const TokenRun& run = a.runs[p];
+  const int64_t length = run.length(at.entry, at.row);
+  const int64_t begin = at.dense.begin > before ? at.dense.begin - before : 0;
+  const int64_t end = at.dense.end < before + length ? at.dense.end - before : length;
+  before += length;
+  TokenSpan span{};
+  span.dtype = run.keys.tensor.dtype;
+  if (begin >= end) return span;
+  span.keys = run.keys.row(at.entry, at.sequence, at.head);
+  span.values = run.values.row(at.entry, at.sequence, at.head);
+  span.start = begin + (run.starts != nullptr ? run.starts[at.entry] : 0);
+  span.count = end - begin;
+  return span;
 }
 
-// The block's fetched rows in slots, numbers `begin` .. `end` of its hits.
-template <int kDim>
-PKV_DEVICE void attend_rows(const FusedArgs& a, const HitRoom& hits, int32_t begin, int32_t end,
-                            const unsigned char* slots, WarpAttention<kDim>& attention) {
-  attention.attend(a.row_keys.tensor.dtype, end - begin, [&](int64_t i) {
-    const auto* slot = reinterpret_cast<const std::byte*>(slots) + i * a.arena.row_bytes;
-    return hits.place[begin + i] >= 0 ? TokenAt{slot, slot + a.key_bytes}
-                                      : TokenAt{nullptr, nullptr};
-  });
+// Fetched rows in slots: `count` of the block's hits from number `begin` on.
+PKV_DEVICE TokenSpan slot_span(const FusedArgs& a, const HitRoom& hits, int32_t begin,
+                               int32_t count, const unsigned char* slots) {
+  TokenSpan span{};
+  const auto* first = reinterpret_cast<const std::byte*>(slots);
+  span.keys.base = first;
+  span.values.base = first + a.key_bytes;
+  span.keys.stride_bytes = span.values.stride_bytes = a.arena.row_bytes;
+  span.count = count;
+  span.places = hits.place + begin;
+  span.dtype = a.row_keys.tensor.dtype;
+  return span;
 }
 
 // What the warps have found for heads `first` .. joins, with the tail's share of the block, and
 // goes to the team. All threads; `values`: floats [kFusedWarps, kHeadsAtOnce, kDim].
-template <int kDim>
+template <int kDim, bool kIsWide>
 PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team& team,
-                             const WarpAttention<kDim>& attention, int32_t first, float* values,
+                             const WarpAttention<kDim, kIsWide>& attention, int32_t first, float* values,
                              FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   constexpr int kElements = kDim / 32;
@@ -302,6 +308,7 @@ PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team&
   const bool is_first = team.rank == 0;
   const bool has_tail = a.tail != PKV_TAIL_DROP;
   const int64_t zone_row = at.sequence * a.codec.geometry.kv_heads + at.head;
+#pragma unroll 1
   for (int32_t i = thread_index(); i < kHeadsAtOnce * kDim; i += kFusedThreads) {
     const int32_t h = i / kDim;
     const int32_t j = i % kDim;
@@ -361,9 +368,11 @@ PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team
   const uint64_t tag = team.tag();
   // Threads wait for words side by side; then one thread per output adds.
   const int32_t at_once = kFusedThreads / team.size;
+#pragma unroll 1
   for (int32_t base = 0; base < outputs; base += at_once) {
     const int32_t some = outputs - base < at_once ? outputs - base : at_once;
     sync_block();
+#pragma unroll 1
     for (int32_t i = thread_index(); i < 3 * team.size * some; i += kFusedThreads) {
       const int32_t what = i / (team.size * some);
       const int32_t c = i % (team.size * some) / some;
@@ -381,9 +390,11 @@ PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team
       const float* maxima = room + team.size * some + o;
       const float* sums = room + 2 * team.size * some + o;
       float most = minus_infinity();
+#pragma unroll 1
       for (int c = 0; c < team.size; ++c) most = larger(most, maxima[c * some]);
       float total = 0.0F;
       float sum = 0.0F;
+#pragma unroll 1
       for (int c = 0; c < team.size; ++c) {
         const float factor = exp_below(maxima[c * some], most);
         total = fmadd(factor, sums[c * some], total);

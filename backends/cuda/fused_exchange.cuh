@@ -41,6 +41,7 @@ PKV_DEVICE void post(uint64_t* at, uint64_t tag, float value) {
   post_word(at, tag | std::bit_cast<uint32_t>(value));
 }
 PKV_DEVICE uint64_t await(const uint64_t* at, uint64_t tag) {
+#pragma unroll 1
   for (;;) {
     const uint64_t word = read_word(at);
     if (((word ^ tag) >> kTagShift) == 0) return payload(word);
@@ -72,11 +73,13 @@ PKV_DEVICE void await_team(const Team& team, int offset, uint64_t tag, uint64_t 
 PKV_DEVICE void clear_mailbox(const Mailbox& box, int32_t team, int64_t block) {
   const Words<4> zero = {};
   auto* own = box.words + block * box.block_words;
+#pragma unroll 1
   for (int i = 2 * thread_index(); i < box.block_words; i += 2 * kFusedThreads) {
     store_words(own + i, zero);
   }
   auto* list = box.lists + block / team * box.list_words;
   const auto rank = static_cast<int>(block % team);
+#pragma unroll 1
   for (int i = 2 * (rank * kFusedThreads + thread_index()); i < box.list_words;
        i += 2 * team * kFusedThreads) {
     store_words(list + i, zero);
@@ -85,6 +88,7 @@ PKV_DEVICE void clear_mailbox(const Mailbox& box, int32_t team, int64_t block) {
 
 // The next histogram begins empty. All threads; no sync.
 PKV_DEVICE void clear_histogram(FusedScan& shared) {
+#pragma unroll 1
   for (int i = thread_index(); i < kWindowBins; i += kFusedThreads) shared.histogram[i] = 0;
   if (thread_index() != 0) return;
   shared.cut.bin = -1;
@@ -96,7 +100,7 @@ PKV_DEVICE void clear_histogram(FusedScan& shared) {
 // `overflows`: a count did not fit. All threads; the histogram is cleared afterwards, which a sync
 // of the block must follow before it is used.
 template <int kPacked>
-PKV_DEVICE Cut exchange_histogram(Team& team, FusedScan& shared, int64_t wanted, bool* overflows) {
+PKV_APART Cut exchange_histogram(Team& team, FusedScan& shared, int64_t wanted, bool* overflows) {
   constexpr int kReaders = 128;
   constexpr int kBins = kPacked == 4 ? kWindowBins : 256;
   constexpr int kPer = kBins / kReaders;  // bins of a reader

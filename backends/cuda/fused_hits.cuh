@@ -43,6 +43,7 @@ PKV_DEVICE int32_t score_bin(float bound, float score) {
 template <int kDim>
 PKV_DEVICE float score_bound(const FusedArgs& a, const FusedShared<kDim>& shared) {
   float top = shared.top[0];
+#pragma unroll 1
   for (int32_t g = 1; g < a.group; ++g) top = top < shared.top[g] ? shared.top[g] : top;
   return top + std::log(static_cast<float>(a.group)) + 1.0F / kBinsPerNat;
 }
@@ -52,6 +53,7 @@ template <int kDim>
 PKV_DEVICE void score_entries(const FusedArgs& a, const Entries& e, float bound,
                               FusedShared<kDim>& shared) {
   const bool is_group = a.rank == PKV_RANK_GROUP;
+#pragma unroll 1
   for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
     if (e.list[i] == kGone) continue;
     const float* estimates = e.estimates + int64_t{i} * a.group;
@@ -72,7 +74,7 @@ PKV_DEVICE void find_hit(const Entries& e, const HitRoom& room, int32_t i,
 
 // Exactly the wanted ones, by four histograms of order keys and by position.
 template <int kDim>
-PKV_DEVICE HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom& room,
+PKV_APART HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom& room,
                                     int32_t wanted, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   clear_histogram(shared.scan);
@@ -81,6 +83,7 @@ PKV_DEVICE HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom&
 #pragma unroll 1
   for (int shift = 24; shift >= 0; shift -= 8) {
     digits.next(team, shared.scan, [&] {
+#pragma unroll 1
       for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
         if (e.list[i] == kGone) continue;
         const uint32_t order = order_key(e.scores[i]);
@@ -93,6 +96,7 @@ PKV_DEVICE HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom&
   const int64_t quota = digits.wanted - equal_before;
   // Equal scores come in by position, so their numbers are counted in order.
   int64_t equals = 0;
+#pragma unroll 1
   for (int32_t first = 0; first < e.count; first += kFusedThreads) {
     const int32_t i = first + thread_index();
     const bool is_there = i < e.count && e.list[i] != kGone;
@@ -103,6 +107,7 @@ PKV_DEVICE HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom&
     if (Group::rank() == 0) shared.scan.sums[Group::index()] = Group::count_bits(lanes);
     sync_block();
     int64_t number = equals + Group::rank_in(lanes);
+#pragma unroll 1
     for (int warp = 0; warp < kFusedWarps; ++warp) {
       const auto count = static_cast<int64_t>(shared.scan.sums[warp]);
       if (warp < Group::index()) number += count;
@@ -132,6 +137,7 @@ PKV_DEVICE HitRange find_hits(const FusedArgs& a, Team& team, const Selection& s
   }
   if (range.wanted == selection.count) {
     sync_block();
+#pragma unroll 1
     for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
       if (e.list[i] != kGone) find_hit(e, room, i, shared);
     }
@@ -150,6 +156,7 @@ PKV_DEVICE HitRange find_hits(const FusedArgs& a, Team& team, const Selection& s
         all <= a.mailbox.hit_capacity) {
       range.all = static_cast<int32_t>(all);
       range.base = static_cast<int32_t>(cut.team_before + cut.team_here);
+#pragma unroll 1
       for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
         if (e.list[i] != kGone && score_bin(bound, e.scores[i]) <= cut.bin) {
           find_hit(e, room, i, shared);
@@ -161,9 +168,11 @@ PKV_DEVICE HitRange find_hits(const FusedArgs& a, Team& team, const Selection& s
   }
   sync_block();
   range.own = shared.own_hits;
+#pragma unroll 1
   for (int32_t i = thread_index(); i < range.own; i += kFusedThreads) {
     const int32_t mine = room.found[i];
     int32_t before = 0;
+#pragma unroll 1
     for (int32_t j = 0; j < range.own; ++j) before += room.found[j] < mine ? 1 : 0;
     room.entry[before] = mine;
   }
@@ -174,6 +183,7 @@ PKV_DEVICE HitRange find_hits(const FusedArgs& a, Team& team, const Selection& s
 // To the team: the block's entries that may be hits.
 PKV_DEVICE void post_hits(const BlockRow& at, const Team& team, const Entries& e,
                           const HitRoom& room, const HitRange& range) {
+#pragma unroll 1
   for (int32_t i = thread_index(); i < range.own; i += kFusedThreads) {
     const int32_t entry = room.entry[i];
     uint64_t* to = team.hits + 2 * int64_t{range.base + i};
@@ -188,15 +198,18 @@ template <int kDim>
 PKV_DEVICE void settle_hits(const FusedArgs& a, const BlockRow& at, const Team& team,
                             const HitRoom& room, const HitRange& range) {
   using Group = LaneGroup<32>;
+#pragma unroll 1
   for (int32_t i = thread_index(); i < range.all; i += kFusedThreads) {
     room.order[i] = static_cast<uint32_t>(await(team.hits + 2 * int64_t{i}, team.tag()));
     room.positions[i] = static_cast<uint32_t>(await(team.hits + 2 * int64_t{i} + 1, team.tag()));
   }
   sync_block();
+#pragma unroll 1
   for (int32_t i = Group::index(); i < range.own; i += kFusedWarps) {
     const int32_t number = range.base + i;
     const uint32_t mine = room.order[number];
     int32_t before = 0;
+#pragma unroll 1
     for (int32_t j = Group::rank(); j < range.all; j += 32) {
       const uint32_t other = room.order[j];
       if (other > mine || (other == mine && j < number)) ++before;
@@ -211,6 +224,7 @@ PKV_DEVICE void settle_hits(const FusedArgs& a, const BlockRow& at, const Team& 
   }
   if (team.rank == 0) {
     if (thread_index() == 0) a.counts[at.row] = range.wanted;
+#pragma unroll 1
     for (int32_t slot = range.wanted + thread_index(); slot < a.k; slot += kFusedThreads) {
       a.positions[at.row * a.k + slot] = -1;
       if (a.scores != nullptr) a.scores[at.row * a.k + slot] = minus_infinity();

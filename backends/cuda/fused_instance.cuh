@@ -11,10 +11,10 @@ int64_t fused_shared_bytes() {
   return gpu::round_up(sizeof(FusedShared<kDim>), 128);
 }
 
-template <int kDim, int kTiles>
+template <int kDim, int kTiles, bool kIsWide>
 gpuError_t launch_fused_shaped(const FusedArgs& args, const LaunchShape& shape,
                                gpuStream_t stream) {
-  return launch("fused_step", fused_step<kDim, kTiles>, shape, stream, args);
+  return launch("fused_step", fused_step<kDim, kTiles, kIsWide>, shape, stream, args);
 }
 
 }  // namespace pkv::cuda

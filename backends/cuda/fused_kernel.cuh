@@ -15,18 +15,37 @@
 
 namespace pkv::cuda {
 
+// Into L2, by one thread, where the tokens of a part lie one behind the other.
+PKV_APART inline void prefetch_dense(const FusedArgs& a, const BlockRow& at) {
+  int64_t before = 0;
+#pragma unroll 1
+  for (int32_t p = 0; p < a.part_count; ++p) {
+    const TokenSpan span = dense_span(a, at, p, before);
+    if (span.count == 0 || span.keys.pages.table != nullptr) continue;
+    const int64_t bytes = span.keys.stride_bytes * span.count;
+    const int64_t more = span.values.stride_bytes * span.count;
+    constexpr int64_t kMost = 1 << 20;  // not of strided tensors
+    const std::byte* keys = span.keys.at(span.start);
+    const std::byte* values = span.values.at(span.start);
+    if (bytes < kMost && bytes > 0 && is_aligned(keys, 16)) prefetch(keys, bytes);
+    if (more < kMost && more > 0 && is_aligned(values, 16)) prefetch(values, more);
+  }
+}
+
 // 4.4: no candidates, output 0.
 template <int kDim>
-PKV_DEVICE void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank) {
+PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank) {
   if (rank != 0) return;
   const int t = thread_index();
   if (t == 0) {
     a.candidate_counts[at.row] = 0;
     a.counts[at.row] = 0;
   }
+#pragma unroll 1
   for (int64_t i = t; i < a.candidates_stride; i += kFusedThreads) {
     a.candidates[at.row * a.candidates_stride + i] = -1;
   }
+#pragma unroll 1
   for (int32_t i = t; i < a.k; i += kFusedThreads) {
     a.positions[at.row * a.k + i] = -1;
     if (a.scores != nullptr) a.scores[at.row * a.k + i] = minus_infinity();
@@ -35,12 +54,14 @@ PKV_DEVICE void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t ra
     a.rest_lse[at.row * a.group + t] = minus_infinity();
   }
   if (a.sample_estimates != nullptr) {
+#pragma unroll 1
     for (int32_t i = t; i < a.group * a.tail_samples; i += kFusedThreads) {
       a.sample_estimates[at.row * a.group * a.tail_samples + i] = quiet_nan();
     }
   }
   if (a.has_attention == 0) return;
   const int32_t dv = a.codec.geometry.value_dim;
+#pragma unroll 1
   for (int32_t i = t; i < a.group * dv; i += kFusedThreads) {
     store_element(a.output.dtype, a.output.row(at.entry, int64_t{at.head} * a.group + i / dv),
                   i % dv, 0.0F);
@@ -48,57 +69,77 @@ PKV_DEVICE void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t ra
   if (t < a.group && a.lse != nullptr) a.lse[at.row * a.group + t] = minus_infinity();
 }
 
-// 8: what comes behind the hits' cut. All threads.
+// Between the dense tokens and the rows: hits, results and the tail. All threads.
 template <int kDim>
+PKV_DEVICE void finish_retrieval(const FusedArgs& a, const BlockRow& at, const Team& team,
+                                 const Selection& selection, const Entries& e, const HitRoom& hits,
+                                 const HitRange& range, float* room, FusedShared<kDim>& shared) {
+  settle_hits<kDim>(a, at, team, hits, range);
+  write_candidates(a, at, team, selection, e, shared);
+  write_samples(a, at, team, e, shared);
+  if (a.tail == PKV_TAIL_DROP) return;
+  const bool has_samples = a.tail == PKV_TAIL_SAMPLED;
+#pragma unroll 1
+  for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
+    if (has_samples) {
+      sum_samples(a, at, e, hits, range.own, first, room, shared.join, shared);
+    }
+    if (thread_index() < kHeadsAtOnce && first + thread_index() < kFusedHeads) {
+      shared.samples[first + thread_index()] =
+          has_samples ? shared.join.all[thread_index()]
+                      : PartialStats{minus_infinity(), 0.0F, 0.0F, 0.0F};
+    }
+    sync_block();
+  }
+  post_tail(a, team, e, hits, range, shared.samples, shared);
+}
+
+// 8: what comes behind the hits' cut. All threads.
+template <int kDim, bool kIsWide>
 PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& team,
                            const Selection& selection, const Entries& e, const HitRoom& hits,
                            const HitRange& range, uint32_t& parity, unsigned char* arena,
                            FusedShared<kDim>& shared) {
-  auto* slots = arena;
   auto* room = reinterpret_cast<float*>(arena + a.arena.join);
-  const int32_t first_rows = range.own < a.arena.row_slots ? range.own : a.arena.row_slots;
-  if (range.own > 0) request_rows(a, at, e, hits, 0, first_rows, slots, shared);
-  PKV_MARK(a, 8);
-  WarpAttention<kDim> attention(a, shared, 0);
-  attend_dense(a, at, team, attention);
-  PKV_MARK(a, 9);
-  settle_hits<kDim>(a, at, team, hits, range);
-  write_candidates(a, at, team, selection, e, shared);
-  write_samples(a, at, team, e, shared);
-  const bool has_samples = a.tail == PKV_TAIL_SAMPLED;
-  if (a.tail != PKV_TAIL_DROP) {
-    for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
-      if (has_samples) {
-        sum_samples(a, at, e, hits, range.own, first, room, shared.join, shared);
-      }
-      if (thread_index() < kHeadsAtOnce && first + thread_index() < kFusedHeads) {
-        shared.samples[first + thread_index()] =
-            has_samples ? shared.join.all[thread_index()]
-                        : PartialStats{minus_infinity(), 0.0F, 0.0F, 0.0F};
-      }
-      sync_block();
-    }
-    post_tail(a, team, e, hits, range, shared.samples, shared);
+  const int32_t slots = a.arena.row_slots;
+  if (range.own > 0) {
+    request_rows(a, at, e, hits, 0, range.own < slots ? range.own : slots, arena, shared);
   }
-  PKV_MARK(a, 10);
+  PKV_MARK(a, 8);
+#pragma unroll 1
   for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
-    if (first > 0) {
-      attention = WarpAttention<kDim>(a, shared, first);
-      attend_dense(a, at, team, attention);
-    }
-    for (int32_t begin = 0; begin < range.own; begin += a.arena.row_slots) {
-      const int32_t left = range.own - begin;
-      const int32_t count = left < a.arena.row_slots ? left : a.arena.row_slots;
-      const bool is_here = first == 0 ? begin == 0 : range.own <= a.arena.row_slots;
-      if (!is_here) {
-        sync_block();  // the slots are read
-        request_rows(a, at, e, hits, begin, begin + count, slots, shared);
+    WarpAttention<kDim, kIsWide> attention(a, shared, first);
+    int64_t before = 0;
+    // The dense parts, then rows, as many at a time as there are slots. Rows stay in their slots
+    // for the next heads where there is room for all.
+    int32_t begin = 0;
+#pragma unroll 1
+    for (int32_t p = 0;; ++p) {
+      TokenSpan span = {};
+      if (p < a.part_count) {
+        span = dense_span(a, at, p, before);
+      } else {
+        if (p == a.part_count && first == 0) {
+          PKV_MARK(a, 9);
+          finish_retrieval(a, at, team, selection, e, hits, range, room, shared);
+          PKV_MARK(a, 10);
+        }
+        if (begin >= range.own) break;
+        const int32_t left = range.own - begin;
+        const int32_t count = left < slots ? left : slots;
+        const bool is_here = begin == 0 && (first == 0 || range.own <= slots);
+        if (!is_here) {
+          sync_block();  // the slots are read
+          request_rows(a, at, e, hits, begin, begin + count, arena, shared);
+        }
+        if (!is_here || first == 0) {
+          wait_barrier(&shared.row_barrier, parity);
+          parity ^= 1U;
+        }
+        span = slot_span(a, hits, begin, count, arena);
+        begin += count;
       }
-      if (!is_here || first == 0) {
-        wait_barrier(&shared.row_barrier, parity);
-        parity ^= 1U;
-      }
-      attend_rows(a, hits, begin, begin + count, slots, attention);
+      attention.attend(span);
     }
     if (first == 0) {
       PKV_MARK(a, 11);
@@ -111,7 +152,7 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
   write_outputs<kDim>(a, at, team, room);
 }
 
-template <int kDim, int kTiles>
+template <int kDim, int kTiles, bool kIsWide>
 PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
                           cooperative_groups::grid_group::arrival_token* token,
                           uint32_t& parity, unsigned char* arena, FusedShared<kDim>& shared) {
@@ -120,6 +161,10 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
                        ? reinterpret_cast<uint16_t*>(arena)
                        : a.spill.keys + at.row * a.spill.key_stride + at.begin;
   // What the scan reads first travels while the query is prepared.
+  if (thread_index() == kFusedThreads - 32) {
+    share_row(a, team.rank, shared.at);
+    if (a.has_attention != 0) prefetch_dense(a, at);
+  }
   if (Group::rank() == 0) {
     const int64_t sampled = VoteSample<kDim>::position(at);
     if (sampled < at.n) {
@@ -146,15 +191,15 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
   VoteSample<kDim> sample;
   VoteRound<kDim> round;
   sample.load(a, at);
-  round.load(a, at, 0);
   sample.sum(query, shared);
   sync_block();
   const KeyScale scale = key_scale(shared);
   if (thread_index() == 0) shared.scale = scale;
   PKV_MARK(a, 2);
   if (shared.bad == 0) {
+#pragma unroll 1
     for (int32_t i = 0; i * VoteRound<kDim>::kKeys < at.length; ++i) {
-      if (i > 0) round.load(a, at, i);
+      round.load(a, at, i);
       round.vote(at, i, query, scale, keys, shared.scan.histogram);
     }
   }
@@ -180,17 +225,15 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
   post_hits(at, team, e, hits, range);
   PKV_MARK(a, 7);
   if (a.has_attention != 0) {
-    attend_row(a, at, team, selection, e, hits, range, parity, arena, shared);
+    attend_row<kDim, kIsWide>(a, at, team, selection, e, hits, range, parity, arena, shared);
   } else {
-    settle_hits<kDim>(a, at, team, hits, range);
-    write_candidates(a, at, team, selection, e, shared);
-    write_samples(a, at, team, e, shared);
+    finish_retrieval(a, at, team, selection, e, hits, range, nullptr, shared);
   }
   PKV_MARK(a, 13);
 }
 
 // Block: its part of a row, then of the next one of its team.
-template <int kDim, int kTiles>
+template <int kDim, int kTiles, bool kIsWide>
 __global__ void __launch_bounds__(kFusedThreads, 1) fused_step(const __grid_constant__ FusedArgs a) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
   PKV_DYNAMIC_SHARED(memory);
@@ -211,9 +254,11 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_step(const __grid_cons
   team.ties = a.mailbox.lists + number * a.mailbox.list_words;
   team.hits = team.ties + kMaxTies;
   uint32_t parity = 0;
+#pragma unroll 1
   for (int64_t row = number; row < a.rows; row += teams) {
-    const BlockRow at = block_row(a, row, team.rank);
-    fused_row<kDim, kTiles>(a, at, team, waits, parity, arena, shared);
+    if (thread_index() == 0) shared.at = block_row(a, row, team.rank);
+    sync_block();
+    fused_row<kDim, kTiles, kIsWide>(a, shared.at, team, waits, parity, arena, shared);
     waits = nullptr;
     ++team.round;
     sync_block();

@@ -1,6 +1,10 @@
 // What the host decides about the fused step: whether it serves a step, how many blocks a row gets,
 // where pieces of shared memory lie. Not here: the kernel (fused_kernel.cuh).
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "backends/cuda/fused_launch.h"
 #include "core/format/candidates.h"
@@ -162,7 +166,7 @@ FusedArgs args_of(const pkv_step_args& a, const Grid& grid) {
   f.rank = a.rerank.rank;
   f.sequences = a.vote.batch.sequences;
   f.lengths = a.vote.batch.lengths;
-  f.logit = {a.rerank.scale, a.rerank.soft_cap};
+  f.logit = {a.rerank.scale};
   f.candidates = a.select.candidates;
   f.candidates_stride = a.select.candidates_stride;
   f.candidate_counts = a.select.candidate_counts;
@@ -195,6 +199,46 @@ FusedArgs args_of(const pkv_step_args& a, const Grid& grid) {
   return f;
 }
 
+#if defined(PKV_FUSED_MARKS)
+// Phase times of the last launch, as the program ends: mean over blocks, in cycles.
+long long* marks() {
+  constexpr int kBlocks = 256;
+  constexpr int kEach = 16;
+  static long long* memory = [] {
+    void* fresh = nullptr;
+    (void)cudaMalloc(&fresh, kBlocks * kEach * sizeof(long long));
+    (void)cudaMemset(fresh, 0, kBlocks * kEach * sizeof(long long));
+    std::atexit([] {
+      static long long all[kBlocks * kEach];
+      (void)cudaMemcpy(all, marks(), sizeof all, cudaMemcpyDefault);
+      std::fprintf(stderr, "marks:");
+      for (int i = 1; i < kEach; ++i) {
+        double sum = 0.0;
+        double most = 0.0;
+        int count = 0;
+        for (int block = 0; block < kBlocks; ++block) {
+          const long long* own = all + block * kEach;
+          if (own[0] == 0 || own[i] == 0) continue;
+          sum += static_cast<double>(own[i] - own[0]);
+          most = std::max(most, static_cast<double>(own[i] - own[0]));
+          ++count;
+        }
+        std::fprintf(stderr, " %d:%.0f(%.0f)", i, count > 0 ? sum / count : 0.0, most);
+      }
+      std::fprintf(stderr, "\n");
+    });
+    return static_cast<long long*>(fresh);
+  }();
+  return memory;
+}
+#endif
+
+bool is_wide(const pkv_step_args& a) {
+  if (!has_attention(a)) return false;
+  if (a.attend.k > 0) return a.fetch.source_keys.dtype == PKV_DTYPE_F32;
+  return a.attend.part_count > 0 && a.attend.parts[0].keys.dtype == PKV_DTYPE_F32;
+}
+
 template <class F>
 auto with_dim(int32_t head_dim, const F& f) {
   switch (head_dim) {
@@ -222,6 +266,7 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
   if (group_of(a) > kFusedHeads) return "at most 8 query heads to a KV head";
   if (a.rerank.k > kFusedHits) return "k must be at most 2,048";
   if (a.rerank.share != 0.0) return "share must be 0";
+  if (a.rerank.soft_cap != 0.0F) return "soft_cap must be 0";
   if (a.rerank.weigh_norms != 0) return "scores must not be weighed by norms";
   if (a.rerank.tail_samples > kFusedSamples) return "tail_samples must be at most 1,024";
   if (rows_of(a) == 0) return "there are no rows";
@@ -242,6 +287,11 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
 
 const char* why_not_fused_types(const pkv_step_args& a) {
   if (!has_attention(a)) return nullptr;
+  for (int32_t p = 0; p < a.attend.part_count; ++p) {
+    if ((a.attend.parts[p].keys.dtype == PKV_DTYPE_F32) != is_wide(a)) {
+      return "all K and V must be f32, or of 16 bits";
+    }
+  }
   for (int32_t p = 0; p < a.attend.part_count; ++p) {
     if (a.attend.parts[p].keys.dtype != a.attend.parts[p].values.dtype) {
       return "K and V must have one element type";
@@ -269,14 +319,22 @@ gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch,
   const int32_t d = args.vote.codec.geometry->head_dim;
   const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   f.arena = arena_of(args, grid, room - shared_bytes(d));
+#if defined(PKV_FUSED_MARKS)
+  f.marks = marks();
+#endif
   LaunchShape shape;
   shape.grid_x = static_cast<unsigned>(grid.teams * grid.team);
   shape.threads = kFusedThreads;
   shape.dynamic_bytes = shared_bytes(d) + f.arena.bytes;
   shape.is_cooperative = true;
   return with_dim(d, [&](auto dim) {
-    return f.group <= 4 ? launch_fused_shaped<dim(), 1>(f, shape, stream)
-                        : launch_fused_shaped<dim(), 2>(f, shape, stream);
+    constexpr int kDim = dim();
+    if (is_wide(args)) {
+      return f.group <= 4 ? launch_fused_shaped<kDim, 1, true>(f, shape, stream)
+                          : launch_fused_shaped<kDim, 2, true>(f, shape, stream);
+    }
+    return f.group <= 4 ? launch_fused_shaped<kDim, 1, false>(f, shape, stream)
+                        : launch_fused_shaped<kDim, 2, false>(f, shape, stream);
   });
 }
 

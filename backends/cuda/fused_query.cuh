@@ -55,97 +55,90 @@ PKV_DEVICE void store_floats(const LaneVector<kLanes>& v, float* row) {
 
 // y = rotate(q * r), a power of two; whether its square is finite.
 template <int kLanes>
-PKV_DEVICE bool rotate_vector(LaneVector<kLanes>& v, const CodecView& codec,
-                              const LaneVector<kLanes>& inv_balance,
-                              const LaneVector<kLanes>& signs) {
+PKV_DEVICE bool rotate_vector(LaneVector<kLanes>& v, const CodecView& codec, const BlockRow& at,
+                              int64_t set) {
+  LaneVector<kLanes> inv_balance;
+  LaneVector<kLanes> signs;
+  load_floats(inv_balance, codec.key_row(codec.params.inv_balance, set, at.head));
+  load_floats(signs, codec.params.signs_1);
+#pragma unroll 1
+  for (int round = 1;; ++round) {
+#pragma unroll
+    for (int r = 0; r < v.kPairs; ++r) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (round == 1) v.x[r][e] = fmul_rn(v.x[r][e], inv_balance.x[r][e]);
+        v.x[r][e] = fmul_rn(signs.x[r][e], v.x[r][e]);
+      }
+    }
+    v.transform();
+    if (round == codec.key_plan.rounds) break;
+    load_floats(signs, codec.params.signs_2);
+  }
+  const float scale = codec.key_plan.block_scale;  // 1 of one round
 #pragma unroll
   for (int r = 0; r < v.kPairs; ++r) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      v.x[r][e] = fmul_rn(signs.x[r][e], fmul_rn(v.x[r][e], inv_balance.x[r][e]));
-    }
-  }
-  v.transform();
-  if (codec.key_plan.rounds == 2) {
-    const float* signs_2 = codec.params.signs_2;
-    v.each([signs_2](int j, float x) { return fmul_rn(signs_2[j], x); });
-    v.transform();
-    const float scale = codec.key_plan.block_scale;
-    v.each([scale](int, float x) { return fmul_rn(x, scale); });
+    for (int e = 0; e < 2; ++e) v.x[r][e] = fmul_rn(v.x[r][e], scale);
   }
   return is_finite(v.square());
 }
 
-// Heads of the row: q_g, b_g and q'_g into shared memory. By one warp, kAtOnce heads from `first`.
+// By one warp: heads `first` .. of the row, as many as it has room for (q_g, b_g and q'_g), or with
+// `is_sum` Q', for which each run of lanes loads heads and all of them add.
 template <int kDim>
-PKV_DEVICE void prepare_heads(const FusedArgs& a, const BlockRow& at, int32_t first,
-                              FusedShared<kDim>& shared) {
-  constexpr int kLanes = kDim / 16;
-  using Vector = LaneVector<kLanes>;
-  const int32_t g = first + LaneGroup<32>::rank() / kLanes;
-  const bool is_there = g < a.group;
-  const int64_t set = a.codec.set(at.entry);
-  Vector q;
-  Vector mu;
-  Vector inv_balance;
-  Vector signs;
-  const std::byte* row =
-      a.queries.row(at.entry, int64_t{at.head} * a.group + (is_there ? g : 0));
-  load_vector(q, a.queries.dtype, row);
-  load_floats(mu, a.codec.key_row(a.codec.params.center, set, at.head));
-  load_floats(inv_balance, a.codec.key_row(a.codec.params.inv_balance, set, at.head));
-  load_floats(signs, a.codec.params.signs_1);
-#pragma unroll
-  for (int r = 0; r < Vector::kPairs; ++r) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) mu.x[r][e] = fmul_rn(q.x[r][e], mu.x[r][e]);
-  }
-  const float bias = mu.fold([](float x) { return x; });
-  if (is_there) store_floats(q, shared.raw[g]);
-  const bool is_good = rotate_vector(q, a.codec, inv_balance, signs);
-  if (!is_there) return;
-  store_floats(q, shared.rotated[g]);
-  if (Vector::lane() == 0) {
-    shared.terms[g].bias = bias;
-    if (!is_good) shared.bad = 1;
-  }
-}
-
-// Q' into shared memory, by one warp: each run of lanes loads a head, and all of them add.
-template <int kDim>
-PKV_DEVICE void prepare_sum(const FusedArgs& a, const BlockRow& at, FusedShared<kDim>& shared) {
+PKV_DEVICE void prepare_vectors(const FusedArgs& a, const BlockRow& at, int32_t first, bool is_sum,
+                                FusedShared<kDim>& shared) {
+  using Group = LaneGroup<32>;
   constexpr int kLanes = kDim / 16;
   constexpr int kAtOnce = 32 / kLanes;
   using Vector = LaneVector<kLanes>;
-  using Group = LaneGroup<32>;
   const int64_t set = a.codec.set(at.entry);
-  Vector sum;
-  Vector inv_balance;
-  Vector signs;
-  load_floats(inv_balance, a.codec.key_row(a.codec.params.inv_balance, set, at.head));
-  load_floats(signs, a.codec.params.signs_1);
+  const int64_t first_head = int64_t{at.head} * a.group;
+  Vector v;
+  int32_t g = 0;
 #pragma unroll 1
-  for (int32_t first = 0; first < a.group; first += kAtOnce) {
-    const int32_t g = first + Group::rank() / kLanes;
+  do {
+    g = first + Group::rank() / kLanes;
     Vector q;
     load_vector(q, a.queries.dtype,
-                a.queries.row(at.entry, int64_t{at.head} * a.group + (g < a.group ? g : first)));
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i >= a.group) break;
+                a.queries.row(at.entry, first_head + (g < a.group ? g : first)));
+    if (!is_sum) {
+      v = q;
+      break;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kAtOnce && first + i < a.group; ++i) {
 #pragma unroll
       for (int r = 0; r < Vector::kPairs; ++r) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float x = Group::shuffle(q.x[r][e], i * kLanes + Vector::lane());
-          sum.x[r][e] = first + i == 0 ? x : fadd_rn(sum.x[r][e], x);
+          v.x[r][e] = first + i == 0 ? x : fadd_rn(v.x[r][e], x);
         }
       }
     }
+    first += kAtOnce;
+  } while (first < a.group);
+  const bool is_there = is_sum ? Group::rank() < kLanes : g < a.group;
+  float bias = 0.0F;
+  if (!is_sum) {
+    if (is_there) store_floats(v, shared.raw[g]);
+    Vector mu;
+    load_floats(mu, a.codec.key_row(a.codec.params.center, set, at.head));
+#pragma unroll
+    for (int r = 0; r < Vector::kPairs; ++r) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) mu.x[r][e] = fmul_rn(v.x[r][e], mu.x[r][e]);
+    }
+    bias = mu.fold([](float x) { return x; });
   }
-  const bool is_good = rotate_vector(sum, a.codec, inv_balance, signs);
-  if (Group::rank() < kLanes) store_floats(sum, shared.rotated[kFusedHeads]);
-  if (Group::rank() == 0 && !is_good) shared.bad = 1;
+  const bool is_good = rotate_vector(v, a.codec, at, set);
+  if (!is_there) return;
+  store_floats(v, shared.rotated[is_sum ? kFusedHeads : g]);
+  if (Vector::lane() != 0) return;
+  if (!is_sum) shared.terms[g].bias = bias;
+  if (!is_good) shared.bad = 1;
 }
 
 // 4.2, by one warp: z, its bit planes, and where the window of votes may begin.
@@ -176,10 +169,9 @@ PKV_DEVICE void prepare_query(const FusedArgs& a, const BlockRow& at, FusedShare
   constexpr int kAtOnce = 512 / kDim;
   const int warp = Group::index();
   const int32_t head_warps = (a.group + kAtOnce - 1) / kAtOnce;
-  if (warp < head_warps) {
-    prepare_heads(a, at, warp * kAtOnce, shared);
-  } else if (warp == head_warps) {
-    prepare_sum(a, at, shared);
+  if (warp <= head_warps) {
+    const bool is_sum = warp == head_warps;
+    prepare_vectors(a, at, is_sum ? 0 : warp * kAtOnce, is_sum, shared);
   }
   sync_block();
   if (warp < a.group) {

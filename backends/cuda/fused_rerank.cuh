@@ -21,6 +21,8 @@ inline constexpr uint32_t kGone = kTieFlag | kPlaceMask;  // a tie that did not 
 // Of a sample: whether it is a candidate, or as a tie may become one.
 inline constexpr uint32_t kSampleTaken = kHitFlag;
 
+PKV_APART inline LogSum sum_lanes(LogSum sum) { return sum_of_lanes<32>(sum); }
+
 struct Entries {
   uint32_t* list;
   float* estimates;  // [count, G]
@@ -31,12 +33,6 @@ struct Entries {
   int32_t sample_count;
   int64_t first_sample;  // number among the row's
 };
-
-// Where each lane's part of the block's own samples lies; the first whose position is not below
-// `begin`.
-PKV_DEVICE int64_t sample_from(const format::Samples& samples, int64_t begin) {
-  return lower_bound(0, samples.count, begin, [&](int64_t i) { return samples.position(i); });
-}
 
 // The list of entries and samples, then the ties to the team. All threads; keys are free behind it.
 template <int kDim>
@@ -69,9 +65,9 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
   });
   if (a.tail_samples > 0) {
     const format::Samples samples = format::samples(a.codec.geometry, at.n, a.tail_samples);
-    e.first_sample = sample_from(samples, at.begin);
-    e.sample_count =
-        static_cast<int32_t>(sample_from(samples, at.begin + at.length) - e.first_sample);
+    e.first_sample = at.first_sample;
+    e.sample_count = at.sample_count;
+#pragma unroll 1
     for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
       const auto i = static_cast<uint32_t>(samples.position(e.first_sample + s) - at.begin);
       const int what = kind(keys[i]);
@@ -85,6 +81,7 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
     shared.dropped_count = 0;
   }
   sync_block();  // the list is written, keys are read
+#pragma unroll 1
   for (int32_t t = thread_index(); t < own_ties; t += kFusedThreads) {
     const uint32_t place = e.list[shared.tie_entry[t]] & kPlaceMask;
     const uint32_t order = order_key(vote_of_key(a, at, at.begin + place, shared));
@@ -192,6 +189,7 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) sums[i] = LogSum::nothing();
   const int32_t total = e.count + e.sample_count;
+#pragma unroll 1
   for (int32_t first = kRows * Group::index(); first < total;
        first += kRows * kFusedWarps * kAtOnce) {
     Chunks chunks[kAtOnce][2];
@@ -266,16 +264,19 @@ PKV_DEVICE void settle_ties(const BlockRow& /*at*/, const Team& team, const Sele
                             const Entries& e, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   if (selection.ties == 0) return;
+#pragma unroll 1
   for (auto i = static_cast<uint32_t>(thread_index()); i < selection.ties; i += kFusedThreads) {
     shared.ties[i] = static_cast<uint32_t>(await(team.ties + i, team.tag()));
   }
   sync_block();
   const int32_t own = shared.own_ties;
   // A warp's lanes count for one tie.
+#pragma unroll 1
   for (int32_t i = Group::index(); i < own; i += kFusedWarps) {
     const uint32_t number = selection.tie_base + static_cast<uint32_t>(i);
     const uint32_t mine = shared.ties[number];
     uint32_t before = 0;
+#pragma unroll 1
     for (auto j = static_cast<uint32_t>(Group::rank()); j < selection.ties; j += 32) {
       const uint32_t other = shared.ties[j];
       if (other > mine || (other == mine && j < number)) ++before;
@@ -291,6 +292,7 @@ PKV_DEVICE void settle_ties(const BlockRow& /*at*/, const Team& team, const Sele
   sync_block();
   if (Group::index() == 0) {
     int32_t dropped = 0;
+#pragma unroll 1
     for (int32_t first = 0; first < own; first += 32) {
       const int32_t i = first + Group::rank();
       const bool is_out = i < own && shared.tie_entry[i] >= 0;
@@ -305,10 +307,12 @@ PKV_DEVICE void settle_ties(const BlockRow& /*at*/, const Team& team, const Sele
       shared.own_chosen = own - dropped;
     }
   }
+#pragma unroll 1
   for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
     const uint32_t word = e.samples[s];
     if ((word & kTieFlag) == 0) continue;
     uint32_t settled = word & kPlaceMask;
+#pragma unroll 1
     for (int32_t i = 0; i < own; ++i) {
       const auto entry = static_cast<uint32_t>(shared.tie_entry[i]);
       if ((entry & kTieFlag) == 0) continue;
@@ -317,6 +321,7 @@ PKV_DEVICE void settle_ties(const BlockRow& /*at*/, const Team& team, const Sele
     e.samples[s] = settled;
   }
   sync_block();
+#pragma unroll 1
   for (int32_t i = thread_index(); i < shared.dropped_count; i += kFusedThreads) {
     e.list[shared.dropped[i]] = kGone;
   }
@@ -336,12 +341,13 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
   if (warp < G) {
     LogSum sum = LogSum::nothing();
     if (Group::rank() < kFusedWarps) sum = shared.warp_sums[Group::rank()][warp];
+#pragma unroll 1
     for (int32_t i = Group::rank(); i < shared.own_ties; i += 32) {
       const auto entry = static_cast<uint32_t>(shared.tie_entry[i]);
       if ((entry & kTieFlag) == 0) continue;
       sum.add(a.logit(e.estimates[int64_t{entry & ~kTieFlag} * G + warp]));
     }
-    sum = sum_of_lanes<32>(sum);
+    sum = sum_lanes(sum);
     if (Group::rank() == 0) {
       post(team.own(Mailbox::kStats + 4 * warp), tag, sum.max);
       post(team.own(Mailbox::kStats + 4 * warp + 1), tag, sum.sum);
@@ -350,13 +356,14 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
     const int g = warp - G;
     LogSum sum = LogSum::nothing();
     int32_t seen = 0;
+#pragma unroll 1
     for (int32_t s = Group::rank(); s < e.sample_count; s += 32) {
       if ((e.samples[s] & kSampleTaken) != 0) continue;
       ++seen;
       const float est = e.sample_estimates[s * G + g];
       if (est == est) sum.add(a.logit(est));
     }
-    sum = sum_of_lanes<32>(sum);
+    sum = sum_lanes(sum);
     seen = Group::sum(seen);
     if (Group::rank() == 0) {
       post(team.own(Mailbox::kStats + 4 * g + 2), tag, sum.max);
@@ -367,6 +374,7 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
       }
     }
   }
+#pragma unroll 1
   for (int32_t i = thread_index(); i < team.size * words; i += kFusedThreads) {
     const int32_t c = i / words;
     const int32_t word = i - c * words;
@@ -377,7 +385,7 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
   const float* mine = shared.stats[is_there ? Group::rank() : 0];
   if (warp < G) {
     LogSum sum = is_there ? LogSum{mine[4 * warp], mine[4 * warp + 1]} : LogSum::nothing();
-    sum = sum_of_lanes<32>(sum);
+    sum = sum_lanes(sum);
     if (Group::rank() == 0) {
       shared.lse[warp] = sum.value();
       shared.top[warp] = sum.max - sum.value();
@@ -386,13 +394,14 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
     const int g = warp - G;
     LogSum sum = is_there ? LogSum{mine[4 * g + 2], mine[4 * g + 3]} : LogSum::nothing();
     const float seen = Group::sum(is_there ? mine[4 * G + 1] : 0.0F);
-    const float value = sum_of_lanes<32>(sum).value();
+    const float value = sum_lanes(sum).value();
     if (Group::rank() == 0) {
       const auto R = static_cast<float>(at.n - selection.count);
       shared.rest[g] = value == minus_infinity() ? value : value + std::log(R / seen);
     }
   }
   int32_t before = 0;
+#pragma unroll 1
   for (int c = 0; c < team.rank; ++c) before += static_cast<int32_t>(shared.stats[c][4 * G]);
   if (thread_index() == 0) {
     shared.slot_base = static_cast<int32_t>(selection.slot_base) + before;

@@ -39,6 +39,7 @@ class OrderedKeys {
   PKV_DEVICE uint64_t count(uint64_t* room, const Kind& kind) {
     using Group = LaneGroup<32>;
     uint64_t mine = 0;
+#pragma unroll 1
     for (int32_t i = begin_ + kAtOnce * Group::rank(); i < end_; i += kAtOnce * 32) {
       const Words<4> words = load_words<4>(keys_ + i);
 #pragma unroll
@@ -63,6 +64,7 @@ class OrderedKeys {
   PKV_DEVICE void visit(const Kind& kind, const Visit& visit_entry) const {
     using Group = LaneGroup<32>;
     uint64_t before = before_;
+#pragma unroll 1
     for (int32_t base = begin_; base < end_; base += kAtOnce * 32) {
       const int32_t first = base + kAtOnce * Group::rank();
       Words<4> words = {};
@@ -131,10 +133,11 @@ struct DigitSum {
 // Many equal keys at the cut: exact votes, then positions decide; keys that come in are raised
 // above the cut's, others become 0.
 template <int kDim>
-PKV_DEVICE void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& team,
+PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& team,
                                  uint16_t* keys, uint32_t cut_key, FusedShared<kDim>& shared,
                                  Selection& selection) {
   const auto each_tie = [&](const auto& f) {
+#pragma unroll 1
     for (int32_t i = thread_index(); i < at.length; i += kFusedThreads) {
       if (keys[i] == cut_key) f(i, order_key(vote_of_key(a, at, at.begin + i, shared)));
     }
@@ -171,6 +174,24 @@ PKV_DEVICE void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& t
   selection.ties = selection.tie_base = 0;
 }
 
+// The key at the cut by two histograms over all keys. False: all keys come in.
+PKV_APART inline bool find_cut_key(const BlockRow& at, Team& team, const uint16_t* keys,
+                                   FusedScan& scan, DigitSum& digits) {
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {
+    const bool has_enough = digits.next(team, scan, [&] {
+#pragma unroll 1
+      for (int32_t i = thread_index(); i < at.length; i += kFusedThreads) {
+        const uint32_t key = keys[i];
+        if (key == 0 || (round == 1 && key >> 8 != digits.prefix)) continue;
+        atomic_add(scan.histogram + (255U - (round == 0 ? key >> 8 : key & 0xffU)), 1U);
+      }
+    });
+    if (!has_enough) return false;
+  }
+  return true;
+}
+
 // All threads, after the scan.
 template <int kDim>
 PKV_DEVICE Selection select_keys(const FusedArgs& a, const BlockRow& at, Team& team, uint16_t* keys,
@@ -202,25 +223,12 @@ PKV_DEVICE Selection select_keys(const FusedArgs& a, const BlockRow& at, Team& t
     return result;
   }
   if (!is_found) {
-    const auto each_key_of = [&](const auto& f) {
-      for (int32_t i = thread_index(); i < at.length; i += kFusedThreads) {
-        if (keys[i] != 0) f(uint32_t{keys[i]});
-      }
-    };
-    const bool has_enough = digits.next(team, scan, [&] {
-      each_key_of([&](uint32_t key) { atomic_add(scan.histogram + (255U - (key >> 8)), 1U); });
-    });
-    if (!has_enough) {
+    if (!find_cut_key(at, team, keys, scan, digits)) {
       result.key = result.sure = 1;
       result.slot_base = digits.cut.team_total;
       result.count = static_cast<int32_t>(digits.cut.total);
       return result;
     }
-    digits.next(team, scan, [&] {
-      each_key_of([&](uint32_t key) {
-        if (key >> 8 == digits.prefix) atomic_add(scan.histogram + (255U - (key & 0xffU)), 1U);
-      });
-    });
     cut_key = digits.prefix;
   }
   result.key = cut_key;

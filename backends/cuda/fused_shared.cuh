@@ -5,6 +5,11 @@
 #include "backends/gpu/block.cuh"
 #include "backends/gpu/estimate.cuh"
 #include "backends/gpu/softmax.cuh"
+#include "core/format/samples.h"
+
+// Code that is called, not inlined: rare, or needed at several places. Most of a step's code runs
+// once, so that what it costs is above all to be fetched.
+#define PKV_APART __device__ __noinline__
 
 namespace pkv::cuda {
 
@@ -64,11 +69,28 @@ struct TailHead {
   float samples_sum;
 };
 
+// A block's range of a row.
+struct BlockRow {
+  int64_t row;
+  int64_t entry;
+  int64_t sequence;
+  int32_t head;
+  int64_t n;
+  int64_t begin;   // position of the block's first key
+  int32_t length;  // keys of the block
+  format::StoreRow records;
+  // By another thread, later:
+  int64_t first_sample;  // numbers among the row's samples
+  int32_t sample_count;
+  Share dense;  // tokens of the dense parts, taken as one run
+};
+
 template <int kDim>
 struct FusedShared {
   static constexpr int kChunks = kDim / 32;
   static constexpr int kPlaneWords = kDim / 32;
 
+  BlockRow at;
   FusedScan scan;
   alignas(16) uint32_t words[kFusedHeads][kQueryVectors * kChunks * 4];  // estimate.cuh
   HeadTerms terms[kFusedHeads];
@@ -107,18 +129,6 @@ struct FusedShared {
   uint64_t row_barrier;
 };
 
-// A block's range of a row.
-struct BlockRow {
-  int64_t row;
-  int64_t entry;
-  int64_t sequence;
-  int32_t head;
-  int64_t n;
-  int64_t begin;   // position of the block's first key
-  int32_t length;  // keys of the block
-  format::StoreRow records;
-};
-
 PKV_DEVICE BlockRow block_row(const FusedArgs& a, int64_t row, int32_t rank) {
   BlockRow r{};
   r.row = row;
@@ -133,6 +143,30 @@ PKV_DEVICE BlockRow block_row(const FusedArgs& a, int64_t row, int32_t rank) {
   r.length = static_cast<int32_t>(left < per ? left : per);
   r.records = a.store.row(r.sequence, r.head);
   return r;
+}
+
+// The least i whose sample lies at `position` or behind it: i * steps / count * stride >= position.
+PKV_DEVICE int64_t sample_from(const format::Samples& samples, int64_t position) {
+  if (samples.steps == 0) return 0;
+  const int64_t step = (position + samples.stride - 1) / samples.stride;
+  const int64_t i = (step * samples.count + samples.steps - 1) / samples.steps;
+  return i < samples.count ? i : samples.count;
+}
+
+// What of the row's samples and dense tokens is the block's. By one thread.
+PKV_APART inline void share_row(const FusedArgs& a, int32_t rank, BlockRow& r) {
+  r.first_sample = 0;
+  r.sample_count = 0;
+  if (a.tail_samples > 0) {
+    const format::Samples samples = format::samples(a.codec.geometry, r.n, a.tail_samples);
+    r.first_sample = sample_from(samples, r.begin);
+    r.sample_count =
+        static_cast<int32_t>(sample_from(samples, r.begin + r.length) - r.first_sample);
+  }
+  int64_t count = 0;
+#pragma unroll 1
+  for (int32_t p = 0; p < a.part_count; ++p) count += a.runs[p].length(r.entry, r.row);
+  r.dense = share_of(count, rank, a.team);
 }
 
 }  // namespace pkv::cuda

@@ -3,8 +3,13 @@
 
 namespace pkv::cuda {
 
+#define PKV_FUSED_INSTANCE(tiles, is_wide)                                                      \
+  template gpuError_t launch_fused_shaped<128, tiles, is_wide>(const FusedArgs&, const LaunchShape&, \
+                                                               gpuStream_t)
 template int64_t fused_shared_bytes<128>();
-template gpuError_t launch_fused_shaped<128, 1>(const FusedArgs&, const LaunchShape&, gpuStream_t);
-template gpuError_t launch_fused_shaped<128, 2>(const FusedArgs&, const LaunchShape&, gpuStream_t);
+PKV_FUSED_INSTANCE(1, false);
+PKV_FUSED_INSTANCE(1, true);
+PKV_FUSED_INSTANCE(2, false);
+PKV_FUSED_INSTANCE(2, true);
 
 }  // namespace pkv::cuda

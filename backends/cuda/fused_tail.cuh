@@ -41,44 +41,46 @@ template <int kDim>
 PKV_DEVICE void write_candidates(const FusedArgs& a, const BlockRow& at, const Team& team,
                                  const Selection& selection, const Entries& e, FusedShared<kDim>& shared) {
   const bool has_mass = a.tail != PKV_TAIL_DROP;
-  LogSum sums[kFusedHeads];
-#pragma unroll
-  for (int g = 0; g < kFusedHeads; ++g) sums[g] = LogSum::nothing();
+  using Group = LaneGroup<32>;
   int32_t* candidates = a.candidates + at.row * a.candidates_stride;
   float* estimates = a.estimates == nullptr
                          ? nullptr
                          : a.estimates + at.row * a.group * a.candidates_stride;
   const int32_t dropped = shared.dropped_count;
-  for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
-    const uint32_t word = e.list[i];
-    if (word == kGone) continue;
+  // Entries of ties that did not come in leave no gap.
+  const auto slot_of = [&](int32_t i) {
     int64_t slot = int64_t{shared.slot_base} + i;
     if (dropped > 0) {
       slot -= lower_bound(0, dropped, i, [&](int64_t j) { return int64_t{shared.dropped[j]}; });
     }
-    candidates[slot] = static_cast<int32_t>(at.begin + (word & kPlaceMask));
-#pragma unroll
-    for (int g = 0; g < kFusedHeads; ++g) {
-      if (g >= a.group) break;
+    return slot;
+  };
+#pragma unroll 1
+  for (int32_t g = -1; g < a.group; ++g) {
+    if (g >= 0 && estimates == nullptr && !has_mass) break;
+    LogSum sum = LogSum::nothing();
+#pragma unroll 1
+    for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
+      const uint32_t word = e.list[i];
+      if (word == kGone) continue;
+      if (g < 0) {
+        candidates[slot_of(i)] = static_cast<int32_t>(at.begin + (word & kPlaceMask));
+        continue;
+      }
       const float est = e.estimates[int64_t{i} * a.group + g];
-      if (estimates != nullptr) estimates[g * a.candidates_stride + slot] = est;
-      if (has_mass && (word & kHitFlag) == 0) sums[g].add(a.logit(est));
+      if (estimates != nullptr) estimates[g * a.candidates_stride + slot_of(i)] = est;
+      if ((word & kHitFlag) == 0) sum.add(a.logit(est));
     }
-  }
-  if (team.rank == 0) {
-    if (thread_index() == 0) a.candidate_counts[at.row] = selection.count;
-    for (int64_t slot = selection.count + thread_index(); slot < a.candidates_stride;
-         slot += kFusedThreads) {
-      candidates[slot] = -1;
-    }
-  }
-  if (!has_mass) return;
-  using Group = LaneGroup<32>;
-#pragma unroll
-  for (int g = 0; g < kFusedHeads; ++g) {
-    if (g >= a.group) break;
-    const LogSum sum = sum_of_lanes<32>(sums[g]);
+    if (g < 0 || !has_mass) continue;
+    sum = sum_lanes(sum);
     if (Group::rank() == 0) shared.warp_sums[Group::index()][g] = sum;
+  }
+  if (team.rank != 0) return;
+  if (thread_index() == 0) a.candidate_counts[at.row] = selection.count;
+#pragma unroll 1
+  for (int64_t slot = selection.count + thread_index(); slot < a.candidates_stride;
+       slot += kFusedThreads) {
+    candidates[slot] = -1;
   }
 }
 
@@ -90,6 +92,7 @@ PKV_DEVICE void write_samples(const FusedArgs& a, const BlockRow& at, const Team
   if (a.tail_samples == 0) return;
   if (a.sample_estimates != nullptr) {
     float* to = a.sample_estimates + at.row * a.group * a.tail_samples;
+#pragma unroll 1
     for (int32_t i = thread_index(); i < e.sample_count * a.group; i += kFusedThreads) {
       const int32_t s = i / a.group;
       const int32_t g = i - s * a.group;
@@ -102,7 +105,9 @@ PKV_DEVICE void write_samples(const FusedArgs& a, const BlockRow& at, const Team
   }
   if (a.sample_estimates == nullptr) return;
   const int64_t count = format::samples(a.codec.geometry, at.n, a.tail_samples).count;
+#pragma unroll 1
   for (int64_t i = count + thread_index(); i < a.tail_samples; i += kFusedThreads) {
+#pragma unroll 1
     for (int32_t g = 0; g < a.group; ++g) {
       a.sample_estimates[(at.row * a.group + g) * a.tail_samples + i] = quiet_nan();
     }
@@ -123,11 +128,13 @@ PKV_DEVICE void sum_samples(const FusedArgs& a, const BlockRow& at, const Entrie
   const int32_t bits = a.codec.geometry.sketch_bits;
   Softmax<Shape> state;
   state.clear();
+#pragma unroll 1
   for (int32_t s = Lanes::index(); s < e.sample_count; s += Lanes::count()) {
     const uint32_t word = e.samples[s];
     const uint32_t place = word & kPlaceMask;
     bool is_out = false;
     if ((word & kSampleTaken) != 0) {
+#pragma unroll 1
       for (int32_t i = 0; i < own_hits; ++i) {
         if (hits.place[i] >= 0 && (e.list[hits.entry[i]] & kPlaceMask) == place) is_out = true;
       }
@@ -185,6 +192,7 @@ PKV_DEVICE void sum_samples(const FusedArgs& a, const BlockRow& at, const Entrie
     }
   }
   sync_block();
+#pragma unroll 1
   for (int32_t i = thread_index(); i < kHeadsAtOnce * kDim; i += kFusedThreads) {
     float sum = 0.0F;
 #pragma unroll
@@ -208,11 +216,12 @@ PKV_DEVICE void post_tail(const FusedArgs& a, const Team& team, const Entries& e
   if (g >= a.group) return;
   LogSum sum = LogSum::nothing();
   if (Group::rank() < kFusedWarps) sum = shared.warp_sums[Group::rank()][g];
+#pragma unroll 1
   for (int32_t i = Group::rank(); i < range.own; i += 32) {
     if (hits.place[i] >= 0) continue;
     sum.add(a.logit(e.estimates[int64_t{hits.entry[i]} * a.group + g]));
   }
-  sum = sum_of_lanes<32>(sum);
+  sum = sum_lanes(sum);
   if (Group::rank() != 0) return;
   uint64_t* to = team.own(Mailbox::kTail + 5 * g);
   const uint64_t tag = team.tag();
@@ -229,6 +238,7 @@ PKV_DEVICE void await_tail(const FusedArgs& a, const BlockRow& at, const Team& t
                            FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const int32_t words = 5 * a.group;
+#pragma unroll 1
   for (int32_t i = thread_index(); i < team.size * words; i += kFusedThreads) {
     const int32_t c = i / words;
     const int32_t word = i - c * words;
@@ -240,7 +250,7 @@ PKV_DEVICE void await_tail(const FusedArgs& a, const BlockRow& at, const Team& t
     const bool is_there = Group::rank() < team.size;
     const float* mine = shared.stats[is_there ? Group::rank() : 0] + 5 * g;
     LogSum mass = is_there ? LogSum{mine[0], mine[1]} : LogSum::nothing();
-    mass = sum_of_lanes<32>(mass);
+    mass = sum_lanes(mass);
     SampleSums samples = {is_there ? mine[2] : minus_infinity(), is_there ? mine[3] : 0.0F,
                           is_there ? mine[4] : 0.0F};
     const float most = Group::max(samples.max);

@@ -94,7 +94,7 @@ struct VoteUnit {
     return 16 * t + g + 8 * i;
   }
 
-  // `left`: keys of the unit that exist; of others zeros and NaN.
+  // `left`: keys of the unit that exist, at least one; the votes of others become NaN.
   PKV_DEVICE void load(const gpu::Layout& layout, const format::StoreRow& records, int64_t position,
                        int64_t left) {
     const std::byte* piece = records.piece(position);
@@ -102,21 +102,17 @@ struct VoteUnit {
     const std::byte* signs = piece + layout.sign(local);
     const std::byte* factors = piece + layout.factor(local);
     const int lane = LaneGroup<32>::rank();
-    if (left >= kUnitKeys) {
-#pragma unroll
-      for (int j = 0; j < kWords; ++j) word[j] = load_stream(signs + offset(j, lane));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) factor[i] = load_stream16(factors + 2 * key(i));
-      return;
-    }
+    const auto there = static_cast<int>(left < kUnitKeys ? left : kUnitKeys);
 #pragma unroll
     for (int j = 0; j < kWords; ++j) {
       const int at = offset(j, lane);
-      word[j] = at < left * (kDim / 8) ? load_stream(signs + at) : 0;
+      word[j] = load_stream(signs + (at < there * (kDim / 8) ? at : 0));
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      factor[i] = key(i) < left ? load_stream16(factors + 2 * key(i)) : format::kBf16Nan;
+      const bool is_there = key(i) < there;
+      factor[i] = load_stream16(factors + (is_there ? 2 * key(i) : 0));
+      if (!is_there) factor[i] = format::kBf16Nan;
     }
   }
 
@@ -272,7 +268,7 @@ struct VoteRound {
 
 // The vote of one key, by one thread, from the bit planes.
 template <int kDim>
-PKV_DEVICE float vote_of_key(const FusedArgs& a, const BlockRow& at, int64_t position,
+PKV_APART float vote_of_key(const FusedArgs& a, const BlockRow& at, int64_t position,
                              const FusedShared<kDim>& shared) {
   const KeySlot slot = key_slot(a.store, at.records, position);
   const auto* signs = reinterpret_cast<const uint32_t*>(slot.signs());
