@@ -203,6 +203,7 @@ pkv_backend make_table() {
   table.attend = attend_slots();
   table.step = step_slots();
   table.device_set = device_set;
+  table.has_row_cache = 1;
   return table;
 }
 

@@ -82,30 +82,34 @@ PKV_DEVICE void prepare_scalar_head(int32_t d, int32_t chunks, float gain, const
   terms->sum = sum;
 }
 
+// What estimates take from head g of a row, by a group of 32 lanes.
+PKV_DEVICE void prepare_estimate_head(const EstimateQueryArgs& a, int64_t row, int32_t g) {
+  const int32_t d = a.codec.geometry.head_dim;
+  const RowIndex at = row_index(row, a.codec.geometry.kv_heads);
+  const int64_t head = row * a.prepared.group + g;
+  const float* mu = a.codec.key_row(a.codec.params.center, a.codec.set(at.entry), at.head);
+  const std::byte* q = a.queries.row(at.entry, int64_t{at.head} * a.prepared.group + g);
+  HeadTerms terms{};
+  terms.bias =
+      fold_group(d, [&](int j) { return fmul_rn(load_element(a.queries.dtype, q, j), mu[j]); });
+  if (a.codec.geometry.codec != PKV_CODEC_POLAR4) {
+    prepare_scalar_head(d, a.chunks, a.codec.key_plan.gain, a.prepared.heads + head * d,
+                        a.out.words + head * kQueryVectors * a.chunks * 4, &terms);
+  }
+  if (LaneGroup<32>::rank() == 0) a.out.terms[head] = terms;
+}
+
 // Group of 32 lanes: a head of a row. Rows of bad queries are left undefined.
 template <class Traits>
 PKV_KERNEL(Traits::kEstimateQueryThreads)
 prepare_estimates(EstimateQueryArgs a) {
   using Group = LaneGroup<32>;
-  const int32_t d = a.codec.geometry.head_dim;
-  const int32_t G = a.prepared.group;
   for (int64_t row = block_y(); row < a.rows; row += grid_y()) {
     if (a.prepared.bad[row] != 0) continue;
-    const RowIndex at = row_index(row, a.codec.geometry.kv_heads);
-    const float* mu = a.codec.key_row(a.codec.params.center, a.codec.set(at.entry), at.head);
     const auto step = static_cast<int32_t>(grid_x()) * Group::count();
-    for (int32_t g = static_cast<int32_t>(block_x()) * Group::count() + Group::index(); g < G;
-         g += step) {
-      const int64_t head = row * G + g;
-      const std::byte* q = a.queries.row(at.entry, int64_t{at.head} * G + g);
-      HeadTerms terms{};
-      terms.bias =
-          fold_group(d, [&](int j) { return fmul_rn(load_element(a.queries.dtype, q, j), mu[j]); });
-      if (a.codec.geometry.codec != PKV_CODEC_POLAR4) {
-        prepare_scalar_head(d, a.chunks, a.codec.key_plan.gain, a.prepared.heads + head * d,
-                            a.out.words + head * kQueryVectors * a.chunks * 4, &terms);
-      }
-      if (Group::rank() == 0) a.out.terms[head] = terms;
+    for (int32_t g = static_cast<int32_t>(block_x()) * Group::count() + Group::index();
+         g < a.prepared.group; g += step) {
+      prepare_estimate_head(a, row, g);
     }
   }
 }

@@ -54,10 +54,7 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
 Cache::~Cache() { layers_.clear(); }
 
 absl::Status Cache::begin(const Stream& stream) {
-  if (stream.device() != shape_.device) {
-    return absl::InvalidArgumentError(
-        "stream belongs to another device, accepted: one of the device of the cache");
-  }
+  PKV_RETURN_IF_ERROR(stream.check_device(shape_.device, "of the cache"));
   if (has_last_) PKV_RETURN_IF_ERROR(last_->wait(stream));
   return stream.sync();
 }
