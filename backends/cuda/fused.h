@@ -20,17 +20,17 @@ inline constexpr int kWindowBins = 512;  // of the histograms of votes and of sc
 inline constexpr int kMaxTies = 1024;    // keys of the vote's last bin that a list may settle
 inline constexpr int kSpareHits = 128;   // beyond k, of the scores' last bin
 inline constexpr int kSampleSlack = 2 * kUnitKeys;  // of a block beyond its even share
-inline constexpr int kFusedHits = 2048;     // k at most
-inline constexpr int kHitArrays = 5;        // of HitRoom
-inline constexpr int kFusedSamples = 1024;  // T at most
+inline constexpr int kFusedHits = 2048;             // k at most
+inline constexpr int kHitArrays = 5;                // of HitRoom
+inline constexpr int kFusedSamples = 1024;          // T at most
 
 // What a word of a mailbox is for; offsets within that of a block, in words.
 inline constexpr int kHistogramWords = 256;  // two of them take turns
 inline constexpr int kStatWords = 64;
 struct Mailbox {
-  uint64_t* words;       // [blocks, block_words]
-  uint64_t* lists;       // [teams, list_words] ties, then hits
-  int32_t block_words;   // multiples of 32
+  uint64_t* words;      // [blocks, block_words]
+  uint64_t* lists;      // [teams, list_words] ties, then hits
+  int32_t block_words;  // multiples of 32
   int32_t list_words;
   int32_t hit_capacity;  // of a list of hits: two words each
 

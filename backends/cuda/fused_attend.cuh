@@ -19,10 +19,10 @@ PKV_DEVICE void init_barrier(uint64_t* barrier) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 PKV_DEVICE void expect_bytes(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 PKV_DEVICE void arrive_barrier(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -289,8 +289,8 @@ PKV_DEVICE TokenSpan slot_span(const FusedArgs& a, const HitRoom& hits, int32_t 
 // goes to the team. All threads; `values`: floats [kFusedWarps, kHeadsAtOnce, kDim].
 template <int kDim, bool kIsWide>
 PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team& team,
-                             const WarpAttention<kDim, kIsWide>& attention, int32_t first, float* values,
-                             FusedShared<kDim>& shared) {
+                             const WarpAttention<kDim, kIsWide>& attention, int32_t first,
+                             float* values, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   constexpr int kElements = kDim / 32;
   const auto& state = attention.state;
@@ -343,8 +343,8 @@ PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team&
                                  static_cast<float>(a.good_counts[zone_row]));
       sum = fmadd(weight * (1.0F - tail.trust), mean, sum);
       if (tail.trust > 0.0F) {
-        const float* mu_v = a.codec.value_row(a.codec.params.value_center,
-                                              a.codec.set(at.entry), at.head);
+        const float* mu_v =
+            a.codec.value_row(a.codec.params.value_center, a.codec.set(at.entry), at.head);
         sum = fmadd(weight * tail.trust, mu_v[j], sum);
       }
     }
@@ -406,8 +406,7 @@ PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team
       store_element(a.output.dtype, a.output.row(at.entry, query_head), j,
                     total == 0.0F ? 0.0F : sum / total);
       if (j == 0 && a.lse != nullptr) {
-        a.lse[at.row * a.group + g] =
-            total == 0.0F ? minus_infinity() : most + std::log(total);
+        a.lse[at.row * a.group + g] = total == 0.0F ? minus_infinity() : most + std::log(total);
       }
     }
   }

@@ -53,7 +53,8 @@ PKV_DEVICE float await_float(const uint64_t* at, uint64_t tag) {
 }
 
 // The same word of every block of the team, all loads under way at once.
-PKV_DEVICE void await_team(const Team& team, int offset, uint64_t tag, uint64_t (&out)[kFusedTeam]) {
+PKV_DEVICE void await_team(const Team& team, int offset, uint64_t tag,
+                           uint64_t (&out)[kFusedTeam]) {
   bool is_there = false;
   while (!is_there) {
     is_there = true;

@@ -14,9 +14,9 @@ inline constexpr float kBinsPerNat = 16.0F;  // of the window of scores
 
 // The block's part of the arena for hits, arrays of Mailbox::hit_capacity.
 struct HitRoom {
-  int32_t* found;  // entries, in any order
-  int32_t* entry;  // ascending
-  int32_t* place;  // of each among the row's hits; -1: it is none
+  int32_t* found;       // entries, in any order
+  int32_t* entry;       // ascending
+  int32_t* place;       // of each among the row's hits; -1: it is none
   uint32_t* order;      // of all that may be hits of the row: their score's order key
   uint32_t* positions;  // and their positions
 
@@ -75,7 +75,7 @@ PKV_DEVICE void find_hit(const Entries& e, const HitRoom& room, int32_t i,
 // Exactly the wanted ones, by four histograms of order keys and by position.
 template <int kDim>
 PKV_APART HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom& room,
-                                    int32_t wanted, FusedShared<kDim>& shared) {
+                                   int32_t wanted, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   clear_histogram(shared.scan);
   DigitSum digits;
@@ -118,8 +118,8 @@ PKV_APART HitRange find_exact_hits(const Entries& e, Team& team, const HitRoom& 
   }
   HitRange range{};
   range.wanted = range.all = wanted;
-  range.base = static_cast<int32_t>(
-      digits.team_before + (equal_before < digits.wanted ? equal_before : digits.wanted));
+  range.base = static_cast<int32_t>(digits.team_before +
+                                    (equal_before < digits.wanted ? equal_before : digits.wanted));
   return range;
 }
 
@@ -152,8 +152,7 @@ PKV_DEVICE HitRange find_hits(const FusedArgs& a, Team& team, const Selection& s
       sync_block();
     }
     const auto all = int64_t{cut.before} + cut.here;
-    if (cut.bin >= 0 && cut.bin < kWindowBins - 1 && !overflows &&
-        all <= a.mailbox.hit_capacity) {
+    if (cut.bin >= 0 && cut.bin < kWindowBins - 1 && !overflows && all <= a.mailbox.hit_capacity) {
       range.all = static_cast<int32_t>(all);
       range.base = static_cast<int32_t>(cut.team_before + cut.team_here);
 #pragma unroll 1
@@ -188,8 +187,7 @@ PKV_DEVICE void post_hits(const BlockRow& at, const Team& team, const Entries& e
     const int32_t entry = room.entry[i];
     uint64_t* to = team.hits + 2 * int64_t{range.base + i};
     post(to, team.tag(), uint64_t{order_key(e.scores[entry])});
-    post(to + 1, team.tag(),
-         static_cast<uint64_t>(at.begin + (e.list[entry] & kPlaceMask)));
+    post(to + 1, team.tag(), static_cast<uint64_t>(at.begin + (e.list[entry] & kPlaceMask)));
   }
 }
 

@@ -154,12 +154,11 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
 
 template <int kDim, int kTiles, bool kIsWide>
 PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
-                          cooperative_groups::grid_group::arrival_token* token,
-                          uint32_t& parity, unsigned char* arena, FusedShared<kDim>& shared) {
+                          cooperative_groups::grid_group::arrival_token* token, uint32_t& parity,
+                          unsigned char* arena, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
-  uint16_t* keys = a.arena.keys_fit != 0
-                       ? reinterpret_cast<uint16_t*>(arena)
-                       : a.spill.keys + at.row * a.spill.key_stride + at.begin;
+  uint16_t* keys = a.arena.keys_fit != 0 ? reinterpret_cast<uint16_t*>(arena)
+                                         : a.spill.keys + at.row * a.spill.key_stride + at.begin;
   // What the scan reads first travels while the query is prepared.
   if (thread_index() == kFusedThreads - 32) {
     share_row(a, team.rank, shared.at);
@@ -234,7 +233,8 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
 
 // Block: its part of a row, then of the next one of its team.
 template <int kDim, int kTiles, bool kIsWide>
-__global__ void __launch_bounds__(kFusedThreads, 1) fused_step(const __grid_constant__ FusedArgs a) {
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    fused_step(const __grid_constant__ FusedArgs a) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
   PKV_DYNAMIC_SHARED(memory);
   auto& shared = *reinterpret_cast<FusedShared<kDim>*>(memory);

@@ -275,8 +275,7 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
   if (a.vote.batch.max_length / grid.team >= int64_t{1} << 29) return "rows are too long";
   const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   if (arena_of(a, grid, room - shared_bytes(d)).capacity < kLeastEntries &&
-      arena_of(a, grid, room - shared_bytes(d)).capacity <
-          a.select.candidates_stride + kMaxTies) {
+      arena_of(a, grid, room - shared_bytes(d)).capacity < a.select.candidates_stride + kMaxTies) {
     return "shared memory is too small";
   }
   if (!has_attention(a)) return nullptr;
@@ -310,8 +309,7 @@ int64_t fused_scratch_bytes(const pkv_step_args& args, int ordinal) {
   return scratch.bytes();
 }
 
-gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch,
-                        gpuStream_t stream) {
+gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch, gpuStream_t stream) {
   const Grid grid = grid_of(args, ordinal);
   FusedArgs f = args_of(args, grid);
   Scratch pieces(scratch);

@@ -19,13 +19,15 @@ PKV_DEVICE void load_vector(LaneVector<kLanes>& v, pkv_dtype dtype, const std::b
 #pragma unroll
     for (int r = 0; r < Vector::kPairs; ++r) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) bits[r][e] = reinterpret_cast<const uint32_t*>(row)[v.element(r) + e];
+      for (int e = 0; e < 2; ++e)
+        bits[r][e] = reinterpret_cast<const uint32_t*>(row)[v.element(r) + e];
     }
   } else {
 #pragma unroll
     for (int r = 0; r < Vector::kPairs; ++r) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) bits[r][e] = reinterpret_cast<const uint16_t*>(row)[v.element(r) + e];
+      for (int e = 0; e < 2; ++e)
+        bits[r][e] = reinterpret_cast<const uint16_t*>(row)[v.element(r) + e];
     }
   }
 #pragma unroll

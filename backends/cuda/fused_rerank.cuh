@@ -7,8 +7,8 @@
 #pragma once
 
 #include "backends/cuda/fused_select.cuh"
-#include "backends/gpu/tail.cuh"
 #include "backends/gpu/logit.cuh"
+#include "backends/gpu/tail.cuh"
 #include "core/format/samples.h"
 
 namespace pkv::cuda {
@@ -53,8 +53,7 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
     e.estimates = reinterpret_cast<float*>(arena + a.arena.estimates);
     e.scores = reinterpret_cast<float*>(arena + a.arena.scores);
   } else {
-    const int64_t first =
-        at.row * a.spill.entries + selection.slot_base + selection.tie_base;
+    const int64_t first = at.row * a.spill.entries + selection.slot_base + selection.tie_base;
     e.list = a.spill.lists + first;
     e.estimates = a.spill.estimates + first * a.group;
     e.scores = a.spill.scores + first;
@@ -164,9 +163,9 @@ struct HeadTile {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       // Intermediate sums may wrap, the product fits.
-      const uint32_t dot = 2U * (256U * static_cast<uint32_t>(c[2 * r]) +
-                                 static_cast<uint32_t>(c[2 * r + 1])) +
-                           static_cast<uint32_t>(terms.sum);
+      const uint32_t dot =
+          2U * (256U * static_cast<uint32_t>(c[2 * r]) + static_cast<uint32_t>(c[2 * r + 1])) +
+          static_cast<uint32_t>(terms.sum);
       const auto product = static_cast<float>(static_cast<int32_t>(dot));
       out[r] = limited(fadd_rn(fmul_rn(fmul_rn(product, w[r]), terms.unit), terms.bias));
     }

@@ -27,8 +27,8 @@ class OrderedKeys {
  public:
   PKV_DEVICE OrderedKeys(const uint16_t* keys, int32_t length) : keys_(keys) {
     const auto padded = static_cast<int32_t>(gpu::round_up(length, kUnitKeys));
-    const auto run = static_cast<int32_t>(
-        gpu::round_up((padded + kFusedWarps - 1) / kFusedWarps, kAtOnce * 32));
+    const auto run =
+        static_cast<int32_t>(gpu::round_up((padded + kFusedWarps - 1) / kFusedWarps, kAtOnce * 32));
     const int32_t begin = run * LaneGroup<32>::index();
     begin_ = begin < padded ? begin : padded;
     end_ = padded - begin_ < run ? padded : begin_ + run;
@@ -133,9 +133,8 @@ struct DigitSum {
 // Many equal keys at the cut: exact votes, then positions decide; keys that come in are raised
 // above the cut's, others become 0.
 template <int kDim>
-PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& team,
-                                 uint16_t* keys, uint32_t cut_key, FusedShared<kDim>& shared,
-                                 Selection& selection) {
+PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& team, uint16_t* keys,
+                                uint32_t cut_key, FusedShared<kDim>& shared, Selection& selection) {
   const auto each_tie = [&](const auto& f) {
 #pragma unroll 1
     for (int32_t i = thread_index(); i < at.length; i += kFusedThreads) {
@@ -163,13 +162,12 @@ PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& te
   OrderedKeys ordered(keys, at.length);
   const auto kind = [cut_key](uint32_t key) { return key == cut_key ? 1 : 0; };
   ordered.count(shared.scan.sums, kind);
-  ordered.visit(kind, [&](int32_t i, int32_t entry, int32_t) {
-    keys[i] = entry < quota ? cut_key + 1 : 0;
-  });
+  ordered.visit(
+      kind, [&](int32_t i, int32_t entry, int32_t) { keys[i] = entry < quota ? cut_key + 1 : 0; });
   sync_block();
-  selection.slot_base += digits.team_before +
-                         static_cast<uint32_t>(equal_before < digits.wanted ? equal_before
-                                                                            : digits.wanted);
+  selection.slot_base +=
+      digits.team_before +
+      static_cast<uint32_t>(equal_before < digits.wanted ? equal_before : digits.wanted);
   selection.key = selection.sure = cut_key + 1;
   selection.ties = selection.tie_base = 0;
 }

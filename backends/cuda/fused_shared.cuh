@@ -16,8 +16,8 @@ namespace pkv::cuda {
 // Phase clocks, for tuning: a build with PKV_FUSED_MARKS writes them to FusedArgs::marks.
 inline constexpr int kMarks = 16;
 #if defined(PKV_FUSED_MARKS)
-#define PKV_MARK(args, i)                                                                \
-  do {                                                                                   \
+#define PKV_MARK(args, i)                                                                 \
+  do {                                                                                    \
     if (thread_index() == 0) (args).marks[int64_t{block_x()} * kMarks + (i)] = clock64(); \
   } while (false)
 #else
@@ -35,10 +35,10 @@ struct KeyScale {
 
 // Where in the order of bins the wanted-th thing lies; of all blocks, and of those before this one.
 struct Cut {
-  int32_t bin;            // -1: there are fewer
-  uint32_t before;        // in bins before it
-  uint32_t here;          // in it
-  uint32_t team_before;   // the same in blocks of a smaller rank
+  int32_t bin;           // -1: there are fewer
+  uint32_t before;       // in bins before it
+  uint32_t here;         // in it
+  uint32_t team_before;  // the same in blocks of a smaller rank
   uint32_t team_here;
   uint32_t own_here;
   uint32_t total;       // in all bins
@@ -94,8 +94,8 @@ struct FusedShared {
   FusedScan scan;
   alignas(16) uint32_t words[kFusedHeads][kQueryVectors * kChunks * 4];  // estimate.cuh
   HeadTerms terms[kFusedHeads];
-  alignas(16) float raw[kFusedHeads][kDim];           // q_g
-  alignas(16) float rotated[kFusedHeads + 1][kDim];   // q'_g, then Q'
+  alignas(16) float raw[kFusedHeads][kDim];          // q_g
+  alignas(16) float rotated[kFusedHeads + 1][kDim];  // q'_g, then Q'
   alignas(16) int32_t z[kDim];
   uint32_t planes[8][kPlaneWords];  // bit j of word i of plane p: bit p of z[32 i + j]
   int32_t z_sum;
@@ -105,8 +105,8 @@ struct FusedShared {
   float moments[kFusedWarps][3];  // sum, sum of squares, count of sampled votes
 
   // Selection.
-  int32_t own_ties;     // entries of it whose vote lies in the cut's bin
-  int32_t own_chosen;   // of these
+  int32_t own_ties;             // entries of it whose vote lies in the cut's bin
+  int32_t own_chosen;           // of these
   uint32_t ties[kMaxTies];      // order keys of all blocks' ties
   int32_t tie_entry[kMaxTies];  // own ties: entry, then with bit 31 if it came in
   int32_t dropped[kMaxTies];    // entries that did not, ascending

@@ -39,13 +39,13 @@ PKV_DEVICE void join_stats(const float (&max)[kHeadsAtOnce], const float (&sum)[
 // known now: shared.warp_sums. All threads.
 template <int kDim>
 PKV_DEVICE void write_candidates(const FusedArgs& a, const BlockRow& at, const Team& team,
-                                 const Selection& selection, const Entries& e, FusedShared<kDim>& shared) {
+                                 const Selection& selection, const Entries& e,
+                                 FusedShared<kDim>& shared) {
   const bool has_mass = a.tail != PKV_TAIL_DROP;
   using Group = LaneGroup<32>;
   int32_t* candidates = a.candidates + at.row * a.candidates_stride;
-  float* estimates = a.estimates == nullptr
-                         ? nullptr
-                         : a.estimates + at.row * a.group * a.candidates_stride;
+  float* estimates =
+      a.estimates == nullptr ? nullptr : a.estimates + at.row * a.group * a.candidates_stride;
   const int32_t dropped = shared.dropped_count;
   // Entries of ties that did not come in leave no gap.
   const auto slot_of = [&](int32_t i) {
@@ -87,8 +87,7 @@ PKV_DEVICE void write_candidates(const FusedArgs& a, const BlockRow& at, const T
 // The samples' estimates and rest_lse as results.
 template <int kDim>
 PKV_DEVICE void write_samples(const FusedArgs& a, const BlockRow& at, const Team& team,
-                              const Entries& e,
-                              const FusedShared<kDim>& shared) {
+                              const Entries& e, const FusedShared<kDim>& shared) {
   if (a.tail_samples == 0) return;
   if (a.sample_estimates != nullptr) {
     float* to = a.sample_estimates + at.row * a.group * a.tail_samples;
@@ -209,8 +208,8 @@ PKV_DEVICE void sum_samples(const FusedArgs& a, const BlockRow& at, const Entrie
 // Mass and samples of the block to the team. All threads of warps below G.
 template <int kDim>
 PKV_DEVICE void post_tail(const FusedArgs& a, const Team& team, const Entries& e,
-                          const HitRoom& hits, const HitRange& range,
-                          const PartialStats* samples, FusedShared<kDim>& shared) {
+                          const HitRoom& hits, const HitRange& range, const PartialStats* samples,
+                          FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const int g = Group::index();
   if (g >= a.group) return;

@@ -183,7 +183,8 @@ PKV_DEVICE KeyScale key_scale(const FusedShared<kDim>& shared) {
   // 512 keys to a doubling around the window; what lies far below becomes one key.
   constexpr int32_t kShift = 14;
   constexpr int32_t kBelow = 40000;
-  if (!(shared.window_deviations > 0.0F) || !(begin > 1e-18F) || !(begin < 1e18F)) return {16, 0, 0};
+  if (!(shared.window_deviations > 0.0F) || !(begin > 1e-18F) || !(begin < 1e18F))
+    return {16, 0, 0};
   const auto order = static_cast<int32_t>(order_key(begin) >> kShift);
   return {kShift, order - kBelow, kBelow};
 }
@@ -269,7 +270,7 @@ struct VoteRound {
 // The vote of one key, by one thread, from the bit planes.
 template <int kDim>
 PKV_APART float vote_of_key(const FusedArgs& a, const BlockRow& at, int64_t position,
-                             const FusedShared<kDim>& shared) {
+                            const FusedShared<kDim>& shared) {
   const KeySlot slot = key_slot(a.store, at.records, position);
   const auto* signs = reinterpret_cast<const uint32_t*>(slot.signs());
   int32_t sum = 0;

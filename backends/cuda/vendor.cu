@@ -35,8 +35,8 @@ pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const c
   } else if (path == "stages") {
     device.step_path = StepPath::kStages;
   } else {
-    return backend::refuse(host, PKV_INVALID_ARGUMENT,
-                           "step=%.64s: must be auto, fused or stages", value);
+    return backend::refuse(host, PKV_INVALID_ARGUMENT, "step=%.64s: must be auto, fused or stages",
+                           value);
   }
   return PKV_OK;
 }
