@@ -49,8 +49,29 @@ PKV_DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* 
 // Before copy engines write where threads have read or written.
 PKV_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Fetched rows `begin` .. `end` of the block's hits into slots from 0 on. Every thread with a row
-// announces its bytes; one thread arrives when all have. All threads.
+// K and V of a token into a slot, announced to the barrier. By one thread.
+PKV_DEVICE void request_token(const FusedArgs& a, const std::byte* keys, const std::byte* values,
+                              unsigned char* slot, uint64_t* barrier) {
+  fence_copies();
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {
+    const std::byte* from = side == 0 ? keys : values;
+    unsigned char* to = side == 0 ? slot : slot + a.key_bytes;
+    const int32_t bytes = side == 0 ? a.key_bytes : a.value_bytes;
+    if (is_aligned(from, 16)) {
+      expect_bytes(barrier, static_cast<uint32_t>(bytes));
+      copy_bulk(to, from, static_cast<uint32_t>(bytes), barrier);
+    } else {
+#pragma unroll 1
+      for (int32_t j = 0; j < bytes; j += 2) {
+        *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
+      }
+    }
+  }
+}
+
+// Fetched rows `begin` .. `end` of the block's hits into slots. Every thread with a row announces
+// its bytes; one thread arrives when all have. All threads.
 template <int kDim>
 PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entries& e,
                              const HitRoom& hits, int32_t begin, int32_t end, unsigned char* slots,
@@ -60,24 +81,33 @@ PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entri
 #pragma unroll 1
   for (int32_t i = begin + thread_index(); i < end; i += kFusedThreads) {
     const int64_t position = at.begin + (e.list[hits.entry[i]] & kPlaceMask);
-    unsigned char* slot = slots + (i - begin) * a.arena.row_bytes;
-    const auto fetch = [&](unsigned char* to, const std::byte* from, int32_t bytes) {
-      if (is_aligned(from, 16)) {
-        expect_bytes(&shared.row_barrier, static_cast<uint32_t>(bytes));
-        copy_bulk(to, from, static_cast<uint32_t>(bytes), &shared.row_barrier);
-      } else {
-#pragma unroll 1
-        for (int32_t j = 0; j < bytes; j += 2) {
-          *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
-        }
-      }
-    };
-    fence_copies();
-    fetch(slot, keys.at(position), a.key_bytes);
-    fetch(slot + a.key_bytes, values.at(position), a.value_bytes);
+    request_token(a, keys.at(position), values.at(position),
+                  slots + (i - begin) * a.arena.row_bytes, &shared.row_barrier);
   }
   sync_block();
   if (thread_index() == 0) arrive_barrier(&shared.row_barrier);
+}
+
+// The block's dense tokens into slots, while records travel: later, loads would wait behind the
+// translations of rows in the host's memory. All threads.
+template <int kDim>
+PKV_DEVICE void request_dense(const FusedArgs& a, const BlockRow& at, unsigned char* slots,
+                              FusedShared<kDim>& shared) {
+  if (at.dense_slots == 0) return;
+#pragma unroll 1
+  for (int32_t i = thread_index(); i < at.dense_slots; i += kFusedThreads) {
+    int64_t t = at.dense.begin + i;
+    int32_t p = 0;
+#pragma unroll 1
+    while (t >= a.runs[p].length(at.entry, at.row)) t -= a.runs[p++].length(at.entry, at.row);
+    const TokenRun& run = a.runs[p];
+    if (run.starts != nullptr) t += run.starts[at.entry];
+    request_token(a, run.keys.row(at.entry, at.sequence, at.head).at(t),
+                  run.values.row(at.entry, at.sequence, at.head).at(t),
+                  slots + i * a.arena.row_bytes, &shared.dense_barrier);
+  }
+  sync_block();
+  if (thread_index() == 0) arrive_barrier(&shared.dense_barrier);
 }
 
 // kCount neighbouring elements as they lie: f32 (kIsWide) or 16 bits.
@@ -255,19 +285,26 @@ struct WarpAttention {
 
 // What of a part is the block's; `before`: tokens of the parts before, to which it adds.
 PKV_DEVICE TokenSpan dense_span(const FusedArgs& a, const BlockRow& at, int32_t p,
-                                int64_t& before) {
+                                const unsigned char* slots, int64_t& before) {
   const TokenRun& run = a.runs[p];
   const int64_t length = run.length(at.entry, at.row);
   const int64_t begin = at.dense.begin > before ? at.dense.begin - before : 0;
   const int64_t end = at.dense.end < before + length ? at.dense.end - before : length;
+  const int64_t slot = before + begin - at.dense.begin;
   before += length;
   TokenSpan span{};
   span.dtype = run.keys.tensor.dtype;
   if (begin >= end) return span;
+  span.count = end - begin;
+  if (at.dense_slots > 0) {
+    span.keys.base = reinterpret_cast<const std::byte*>(slots) + slot * a.arena.row_bytes;
+    span.values.base = span.keys.base + a.key_bytes;
+    span.keys.stride_bytes = span.values.stride_bytes = a.arena.row_bytes;
+    return span;
+  }
   span.keys = run.keys.row(at.entry, at.sequence, at.head);
   span.values = run.values.row(at.entry, at.sequence, at.head);
   span.start = begin + (run.starts != nullptr ? run.starts[at.entry] : 0);
-  span.count = end - begin;
   return span;
 }
 

@@ -15,23 +15,6 @@
 
 namespace pkv::cuda {
 
-// Into L2, by one thread, where the tokens of a part lie one behind the other.
-PKV_APART inline void prefetch_dense(const FusedArgs& a, const BlockRow& at) {
-  int64_t before = 0;
-#pragma unroll 1
-  for (int32_t p = 0; p < a.part_count; ++p) {
-    const TokenSpan span = dense_span(a, at, p, before);
-    if (span.count == 0 || span.keys.pages.table != nullptr) continue;
-    const int64_t bytes = span.keys.stride_bytes * span.count;
-    const int64_t more = span.values.stride_bytes * span.count;
-    constexpr int64_t kMost = 1 << 20;  // not of strided tensors
-    const std::byte* keys = span.keys.at(span.start);
-    const std::byte* values = span.values.at(span.start);
-    if (bytes < kMost && bytes > 0 && is_aligned(keys, 16)) prefetch(keys, bytes);
-    if (more < kMost && more > 0 && is_aligned(values, 16)) prefetch(values, more);
-  }
-}
-
 // 4.4: no candidates, output 0.
 template <int kDim>
 PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank) {
@@ -94,6 +77,10 @@ PKV_DEVICE void finish_retrieval(const FusedArgs& a, const BlockRow& at, const T
   post_tail(a, team, e, hits, range, shared.samples, shared);
 }
 
+// Bits of which phase the barriers are in.
+inline constexpr uint32_t kRowParity = 1;
+inline constexpr uint32_t kDenseParity = 2;
+
 // 8: what comes behind the hits' cut. All threads.
 template <int kDim, bool kIsWide>
 PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& team,
@@ -101,11 +88,16 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
                            const HitRange& range, uint32_t& parity, unsigned char* arena,
                            FusedShared<kDim>& shared) {
   auto* room = reinterpret_cast<float*>(arena + a.arena.join);
-  const int32_t slots = a.arena.row_slots;
+  const int32_t slots = a.arena.row_slots - at.dense_slots;
+  auto* row_slots = arena + at.dense_slots * a.arena.row_bytes;
   if (range.own > 0) {
-    request_rows(a, at, e, hits, 0, range.own < slots ? range.own : slots, arena, shared);
+    request_rows(a, at, e, hits, 0, range.own < slots ? range.own : slots, row_slots, shared);
   }
   PKV_MARK(a, 8);
+  if (at.dense_slots > 0) {
+    wait_barrier(&shared.dense_barrier, (parity & kDenseParity) != 0 ? 1 : 0);
+    parity ^= kDenseParity;
+  }
 #pragma unroll 1
   for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
     WarpAttention<kDim, kIsWide> attention(a, shared, first);
@@ -117,7 +109,7 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
     for (int32_t p = 0;; ++p) {
       TokenSpan span = {};
       if (p < a.part_count) {
-        span = dense_span(a, at, p, before);
+        span = dense_span(a, at, p, arena, before);
       } else {
         if (p == a.part_count && first == 0) {
           PKV_MARK(a, 9);
@@ -130,13 +122,13 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
         const bool is_here = begin == 0 && (first == 0 || range.own <= slots);
         if (!is_here) {
           sync_block();  // the slots are read
-          request_rows(a, at, e, hits, begin, begin + count, arena, shared);
+          request_rows(a, at, e, hits, begin, begin + count, row_slots, shared);
         }
         if (!is_here || first == 0) {
-          wait_barrier(&shared.row_barrier, parity);
-          parity ^= 1U;
+          wait_barrier(&shared.row_barrier, parity & kRowParity);
+          parity ^= kRowParity;
         }
-        span = slot_span(a, hits, begin, count, arena);
+        span = slot_span(a, hits, begin, count, row_slots);
         begin += count;
       }
       attention.attend(span);
@@ -160,10 +152,6 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
   uint16_t* keys = a.arena.keys_fit != 0 ? reinterpret_cast<uint16_t*>(arena)
                                          : a.spill.keys + at.row * a.spill.key_stride + at.begin;
   // What the scan reads first travels while the query is prepared.
-  if (thread_index() == kFusedThreads - 32) {
-    share_row(a, team.rank, shared.at);
-    if (a.has_attention != 0) prefetch_dense(a, at);
-  }
   if (Group::rank() == 0) {
     const int64_t sampled = VoteSample<kDim>::position(at);
     if (sampled < at.n) {
@@ -184,6 +172,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
     shared.window_deviations = a.quantile[step];
   }
   sync_block();
+  if (thread_index() == kFusedThreads - 32) share_row(a, team.rank, shared.at);
   prepare_query(a, at, shared);
   PKV_MARK(a, 1);
   const VoteQuery<kDim> query(shared);
@@ -212,6 +201,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
   const Selection selection = select_keys(a, at, team, keys, shared);
   PKV_MARK(a, 4);
   const Entries e = list_entries(a, at, team, selection, keys, arena, shared);
+  if (a.has_attention != 0) request_dense(a, at, arena, shared);
   PKV_MARK(a, 5);
   estimate_entries<kDim, kTiles>(a, at, e, shared);
   PKV_MARK(a, 6);
@@ -243,7 +233,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   clear_mailbox(a.mailbox, a.team, block_x());
   auto token = cooperative_groups::this_grid().barrier_arrive();
   auto* waits = &token;
-  if (thread_index() == 0) init_barrier(&shared.row_barrier);
+  if (thread_index() == 0) {
+    init_barrier(&shared.row_barrier);
+    init_barrier(&shared.dense_barrier);
+  }
   const int64_t teams = grid_x() / a.team;
   Team team{};
   const int64_t number = block_x() / a.team;
@@ -256,7 +249,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   uint32_t parity = 0;
 #pragma unroll 1
   for (int64_t row = number; row < a.rows; row += teams) {
-    if (thread_index() == 0) shared.at = block_row(a, row, team.rank);
+    // Thread 0 waits for the clears.
+    if (thread_index() == 32) shared.at = block_row(a, row, team.rank);
     sync_block();
     fused_row<kDim, kTiles, kIsWide>(a, shared.at, team, waits, parity, arena, shared);
     waits = nullptr;

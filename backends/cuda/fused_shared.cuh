@@ -52,7 +52,8 @@ struct FusedScan {
   uint32_t overflows;
 };
 
-inline constexpr int kHeadsAtOnce = 4;  // of attention and samples
+inline constexpr int kHeadsAtOnce = 4;     // of attention and samples
+inline constexpr int kLeastRowSlots = 16;  // for fetched rows beside dense tokens
 
 // What warps join: statistics of heads, and how a warp's values are scaled.
 struct JoinRoom {
@@ -82,7 +83,8 @@ struct BlockRow {
   // By another thread, later:
   int64_t first_sample;  // numbers among the row's samples
   int32_t sample_count;
-  Share dense;  // tokens of the dense parts, taken as one run
+  Share dense;          // tokens of the dense parts, taken as one run
+  int32_t dense_slots;  // of them that wait in slots: all or none
 };
 
 template <int kDim>
@@ -127,6 +129,7 @@ struct FusedShared {
   // Hits.
   int32_t own_hits;  // that may come in
   uint64_t row_barrier;
+  uint64_t dense_barrier;
 };
 
 PKV_DEVICE BlockRow block_row(const FusedArgs& a, int64_t row, int32_t rank) {
@@ -167,6 +170,8 @@ PKV_APART inline void share_row(const FusedArgs& a, int32_t rank, BlockRow& r) {
 #pragma unroll 1
   for (int32_t p = 0; p < a.part_count; ++p) count += a.runs[p].length(r.entry, r.row);
   r.dense = share_of(count, rank, a.team);
+  const int64_t own = r.dense.end - r.dense.begin;
+  r.dense_slots = own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
 }
 
 }  // namespace pkv::cuda
