@@ -159,7 +159,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
                     at.n - sampled < kUnitKeys ? at.n - sampled : kUnitKeys);
     }
     if (Group::index() == 0 && at.length > 0) {
-      constexpr int32_t kMost = 2 * VoteRound<kDim>::kKeys;
+      constexpr int32_t kMost = 2 * VoteScan<kDim>::kKeys;
       prefetch_keys(a.store.layout, at.records, at.begin, at.length < kMost ? at.length : kMost);
     }
   }
@@ -177,20 +177,13 @@ PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
   PKV_MARK(a, 1);
   const VoteQuery<kDim> query(shared);
   VoteSample<kDim> sample;
-  VoteRound<kDim> round;
   sample.load(a, at);
   sample.sum(query, shared);
   sync_block();
   const KeyScale scale = key_scale(shared);
   if (thread_index() == 0) shared.scale = scale;
   PKV_MARK(a, 2);
-  if (shared.bad == 0) {
-#pragma unroll 1
-    for (int32_t i = 0; i * VoteRound<kDim>::kKeys < at.length; ++i) {
-      round.load(a, at, i);
-      round.vote(at, i, query, scale, keys, shared.scan.histogram);
-    }
-  }
+  if (shared.bad == 0) scan_keys(a, at, query, scale, keys, shared.scan.histogram);
   PKV_MARK(a, 3);
   if (token != nullptr) cooperative_groups::this_grid().barrier_wait(std::move(*token));
   if (shared.bad != 0) {

@@ -1,144 +1,114 @@
 // Query preparation inside the fused step: every block makes what it needs of its row.
 // docs/algorithm.md, sections 4.1, 4.2, 4.4 and 6.1. Exact.
-// A vector lies over kDim / 16 lanes, so that one warp rotates all heads of most groups at once
-// and another one their sum.
+// A warp takes a head, one more their sum.
 #pragma once
 
 #include "backends/cuda/fused_shared.cuh"
-#include "backends/gpu/lane_vector.cuh"
 #include "backends/gpu/vote.cuh"
 
 namespace pkv::cuda {
 
-// A vector of any element type, all loads under way at once.
-template <int kLanes>
-PKV_DEVICE void load_vector(LaneVector<kLanes>& v, pkv_dtype dtype, const std::byte* row) {
-  using Vector = LaneVector<kLanes>;
-  uint32_t bits[Vector::kPairs][2];
-  if (dtype == PKV_DTYPE_F32) {
-#pragma unroll
-    for (int r = 0; r < Vector::kPairs; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        bits[r][e] = reinterpret_cast<const uint32_t*>(row)[v.element(r) + e];
-    }
-  } else {
-#pragma unroll
-    for (int r = 0; r < Vector::kPairs; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        bits[r][e] = reinterpret_cast<const uint16_t*>(row)[v.element(r) + e];
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < Vector::kPairs; ++r) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) v.x[r][e] = value_of(dtype, bits[r][e]);
-  }
-}
-
-template <int kLanes>
-PKV_DEVICE void load_floats(LaneVector<kLanes>& v, const float* row) {
-#pragma unroll
-  for (int r = 0; r < LaneVector<kLanes>::kPairs; ++r) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) v.x[r][e] = row[v.element(r) + e];
-  }
-}
-
-template <int kLanes>
-PKV_DEVICE void store_floats(const LaneVector<kLanes>& v, float* row) {
-#pragma unroll
-  for (int r = 0; r < LaneVector<kLanes>::kPairs; ++r) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) row[v.element(r) + e] = v.x[r][e];
-  }
-}
-
-// y = rotate(q * r), a power of two; whether its square is finite.
-template <int kLanes>
-PKV_DEVICE bool rotate_vector(LaneVector<kLanes>& v, const CodecView& codec, const BlockRow& at,
-                              int64_t set) {
-  LaneVector<kLanes> inv_balance;
-  LaneVector<kLanes> signs;
-  load_floats(inv_balance, codec.key_row(codec.params.inv_balance, set, at.head));
-  load_floats(signs, codec.params.signs_1);
-#pragma unroll 1
-  for (int round = 1;; ++round) {
-#pragma unroll
-    for (int r = 0; r < v.kPairs; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if (round == 1) v.x[r][e] = fmul_rn(v.x[r][e], inv_balance.x[r][e]);
-        v.x[r][e] = fmul_rn(signs.x[r][e], v.x[r][e]);
-      }
-    }
-    v.transform();
-    if (round == codec.key_plan.rounds) break;
-    load_floats(signs, codec.params.signs_2);
-  }
-  const float scale = codec.key_plan.block_scale;  // 1 of one round
-#pragma unroll
-  for (int r = 0; r < v.kPairs; ++r) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) v.x[r][e] = fmul_rn(v.x[r][e], scale);
-  }
-  return is_finite(v.square());
-}
-
-// By one warp: heads `first` .. of the row, as many as it has room for (q_g, b_g and q'_g), or with
-// `is_sum` Q', for which each run of lanes loads heads and all of them add.
+// A vector of a warp: lane r has elements r, r + 32, ..
 template <int kDim>
-PKV_DEVICE void prepare_vectors(const FusedArgs& a, const BlockRow& at, int32_t first, bool is_sum,
-                                FusedShared<kDim>& shared) {
+struct WarpVector {
   using Group = LaneGroup<32>;
-  constexpr int kLanes = kDim / 16;
-  constexpr int kAtOnce = 32 / kLanes;
-  using Vector = LaneVector<kLanes>;
-  const int64_t set = a.codec.set(at.entry);
-  const int64_t first_head = int64_t{at.head} * a.group;
-  Vector v;
-  int32_t g = 0;
-#pragma unroll 1
-  do {
-    g = first + Group::rank() / kLanes;
-    Vector q;
-    load_vector(q, a.queries.dtype,
-                a.queries.row(at.entry, first_head + (g < a.group ? g : first)));
-    if (!is_sum) {
-      v = q;
-      break;
-    }
-#pragma unroll 1
-    for (int i = 0; i < kAtOnce && first + i < a.group; ++i) {
+  static constexpr int kPerLane = kDim / 32;
+  float x[kPerLane];
+
+  // x[k] = f(k, element)
+  template <class F>
+  PKV_DEVICE void set(const F& f) {
 #pragma unroll
-      for (int r = 0; r < Vector::kPairs; ++r) {
+    for (int k = 0; k < kPerLane; ++k) x[k] = f(k, 32 * k + Group::rank());
+  }
+  // Of any element type, all loads under way at once.
+  PKV_DEVICE void load(pkv_dtype dtype, const std::byte* row) {
+    uint32_t bits[kPerLane];
+    if (dtype == PKV_DTYPE_F32) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float x = Group::shuffle(q.x[r][e], i * kLanes + Vector::lane());
-          v.x[r][e] = first + i == 0 ? x : fadd_rn(v.x[r][e], x);
-        }
+      for (int k = 0; k < kPerLane; ++k) {
+        bits[k] = reinterpret_cast<const uint32_t*>(row)[32 * k + Group::rank()];
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        bits[k] = reinterpret_cast<const uint16_t*>(row)[32 * k + Group::rank()];
       }
     }
-    first += kAtOnce;
-  } while (first < a.group);
-  const bool is_there = is_sum ? Group::rank() < kLanes : g < a.group;
-  float bias = 0.0F;
-  if (!is_sum) {
-    if (is_there) store_floats(v, shared.raw[g]);
-    Vector mu;
-    load_floats(mu, a.codec.key_row(a.codec.params.center, set, at.head));
-#pragma unroll
-    for (int r = 0; r < Vector::kPairs; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) mu.x[r][e] = fmul_rn(v.x[r][e], mu.x[r][e]);
-    }
-    bias = mu.fold([](float x) { return x; });
+    set([&](int k, int) { return value_of(dtype, bits[k]); });
   }
-  const bool is_good = rotate_vector(v, a.codec, at, set);
-  if (!is_there) return;
-  store_floats(v, shared.rotated[is_sum ? kFusedHeads : g]);
-  if (Vector::lane() != 0) return;
+  // FWHT: stages within the lanes, then of a lane.
+  PKV_DEVICE void transform() {
+#pragma unroll
+    for (int bits = 1; bits < 32; bits *= 2) {
+      const float sign = (Group::rank() & bits) != 0 ? -1.0F : 1.0F;
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        // The product is exact, so this is the sum or the difference.
+        x[k] = ffma_rn(x[k], sign, Group::shuffle_xor(x[k], bits));
+      }
+    }
+#pragma unroll
+    for (int H = 1; H < kPerLane; H *= 2) {
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        if ((k & H) != 0) continue;
+        const float difference = fsub_rn(x[k], x[k + H]);
+        x[k] = fadd_rn(x[k], x[k + H]);
+        x[k + H] = difference;
+      }
+    }
+  }
+  // Section 0, of f(k).
+  template <class F>
+  PKV_DEVICE static float fold(const F& f) {
+    float sum = fold_terms<kPerLane>(f);
+#pragma unroll
+    for (int bits = 16; bits >= 1; bits /= 2) sum = fadd_rn(sum, Group::shuffle_xor(sum, bits));
+    return sum;
+  }
+};
+
+// By one warp: q_g, b_g and q'_g of a head of the row; with g = G Q', of all heads' sum.
+template <int kDim>
+PKV_DEVICE void prepare_vector(const FusedArgs& a, const BlockRow& at, int32_t g,
+                               FusedShared<kDim>& shared) {
+  using Vector = WarpVector<kDim>;
+  const int64_t set = a.codec.set(at.entry);
+  const int64_t first = int64_t{at.head} * a.group;
+  const bool is_sum = g == a.group;
+  const float* inv_balance = a.codec.key_row(a.codec.params.inv_balance, set, at.head);
+  const float* center = a.codec.key_row(a.codec.params.center, set, at.head);
+  Vector r;
+  Vector mu;
+  Vector signs;
+  Vector v;
+  r.set([&](int, int j) { return inv_balance[j]; });
+  mu.set([&](int, int j) { return center[j]; });
+  signs.set([&](int, int j) { return a.codec.params.signs_1[j]; });
+  v.load(a.queries.dtype, a.queries.row(at.entry, first + (is_sum ? 0 : g)));
+#pragma unroll 1
+  for (int32_t i = 1; is_sum && i < a.group; ++i) {
+    Vector more;
+    more.load(a.queries.dtype, a.queries.row(at.entry, first + i));
+    v.set([&](int k, int) { return fadd_rn(v.x[k], more.x[k]); });
+  }
+  const float bias = Vector::fold([&](int k) { return fmul_rn(v.x[k], mu.x[k]); });
+  if (!is_sum) {
+    v.set([&](int k, int j) { return shared.raw[g][j] = v.x[k]; });
+  }
+  v.set([&](int k, int) { return fmul_rn(signs.x[k], fmul_rn(v.x[k], r.x[k])); });
+  v.transform();
+  if (a.codec.key_plan.rounds == 2) {
+    const float* signs_2 = a.codec.params.signs_2;
+    v.set([&](int k, int j) { return fmul_rn(signs_2[j], v.x[k]); });
+    v.transform();
+    v.set([&](int k, int) { return fmul_rn(v.x[k], a.codec.key_plan.block_scale); });
+  }
+  const bool is_good = is_finite(Vector::fold([&](int k) { return fmul_rn(v.x[k], v.x[k]); }));
+  float* rotated = shared.rotated[is_sum ? kFusedHeads : g];
+  v.set([&](int k, int j) { return rotated[j] = v.x[k]; });
+  if (LaneGroup<32>::rank() != 0) return;
   if (!is_sum) shared.terms[g].bias = bias;
   if (!is_good) shared.bad = 1;
 }
@@ -168,13 +138,8 @@ PKV_DEVICE void prepare_vote(const FusedArgs& a, const BlockRow& at, FusedShared
 template <int kDim>
 PKV_DEVICE void prepare_query(const FusedArgs& a, const BlockRow& at, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
-  constexpr int kAtOnce = 512 / kDim;
   const int warp = Group::index();
-  const int32_t head_warps = (a.group + kAtOnce - 1) / kAtOnce;
-  if (warp <= head_warps) {
-    const bool is_sum = warp == head_warps;
-    prepare_vectors(a, at, is_sum ? 0 : warp * kAtOnce, is_sum, shared);
-  }
+  if (warp <= a.group) prepare_vector(a, at, warp, shared);
   sync_block();
   if (warp < a.group) {
     prepare_scalar_head(kDim, kDim / 32, a.codec.key_plan.gain, shared.rotated[warp],

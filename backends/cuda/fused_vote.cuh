@@ -86,12 +86,27 @@ struct VoteUnit {
   uint32_t word[kWords];
   uint16_t factor[2];
 
+  static constexpr int kKeyStep = kDim == 64 ? 16 : 8;
   // The lane's two keys of the unit.
   PKV_DEVICE static int key(int i) {
     const int g = LaneGroup<32>::rank() / 4;
     const int t = LaneGroup<32>::rank() % 4;
-    if constexpr (kDim == 64) return 32 * (t / 2) + 2 * g + t % 2 + 16 * i;
-    return 16 * t + g + 8 * i;
+    if constexpr (kDim == 64) return 32 * (t / 2) + 2 * g + t % 2 + kKeyStep * i;
+    return 16 * t + g + kKeyStep * i;
+  }
+
+  // All keys of the unit exist.
+  PKV_DEVICE void load_full(const gpu::Layout& layout, const format::StoreRow& records,
+                            int64_t position) {
+    const std::byte* piece = records.piece(position);
+    const int64_t local = records.local(position);
+    const int lane = LaneGroup<32>::rank();
+    const std::byte* signs = piece + local * (kDim / 8) + offset(0, lane);
+    const std::byte* factors = piece + layout.factor(local) + 2 * key(0);
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) word[j] = load_stream(signs + (offset(j, 0) - offset(0, 0)));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) factor[i] = load_stream16(factors + 2 * kKeyStep * i);
   }
 
   // `left`: keys of the unit that exist, at least one; the votes of others become NaN.
@@ -225,47 +240,58 @@ struct VoteSample {
   }
 };
 
-// A round of the scan: kUnits units of each warp.
+// The keys of a unit's votes, and those of the window into the histogram.
 template <int kDim>
-struct VoteRound {
-  static constexpr int kUnits = 512 / kDim;
+PKV_DEVICE void keep_votes(const VoteUnit<kDim>& unit, const VoteQuery<kDim>& q,
+                           const KeyScale& scale, uint16_t* keys, uint32_t* histogram) {
+  float votes[2];
+  unit.vote(q, votes);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t key = scaled_key(scale, votes[i]);
+    keys[VoteUnit<kDim>::key(i)] = static_cast<uint16_t>(key);
+    const int32_t bin = static_cast<int32_t>(key) - scale.window;
+    if (bin < 0 || scale.window == 0) continue;
+    const int32_t most = kWindowBins - 1;
+    atomic_add(histogram + (most - (bin < most ? bin : most)), 1U);
+  }
+}
+
+template <int kDim>
+struct VoteScan {
+  static constexpr int kUnits = 512 / kDim;  // of a warp whose loads are under way at once
   static constexpr int kKeys = kUnits * kFusedWarps * kUnitKeys;
-  VoteUnit<kDim> unit[kUnits];
-
-  PKV_DEVICE static int32_t first(int32_t round, int u) {
-    return round * kKeys + (u * kFusedWarps + LaneGroup<32>::index()) * kUnitKeys;
-  }
-
-  PKV_DEVICE void load(const FusedArgs& a, const BlockRow& at, int32_t round) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int32_t i = first(round, u);
-      if (i < at.length) {
-        unit[u].load(a.store.layout, at.records, at.begin + i, at.length - i);
-      }
-    }
-  }
-
-  PKV_DEVICE void vote(const BlockRow& at, int32_t round, const VoteQuery<kDim>& q,
-                       const KeyScale& scale, uint16_t* keys, uint32_t* histogram) const {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int32_t i = first(round, u);
-      if (i >= at.length) break;
-      float votes[2];
-      unit[u].vote(q, votes);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const uint32_t key = scaled_key(scale, votes[j]);
-        keys[i + VoteUnit<kDim>::key(j)] = static_cast<uint16_t>(key);
-        const int32_t bin = static_cast<int32_t>(key) - scale.window;
-        if (bin < 0 || scale.window == 0) continue;
-        const int32_t most = kWindowBins - 1;
-        atomic_add(histogram + (most - (bin < most ? bin : most)), 1U);
-      }
-    }
-  }
 };
+
+// All keys of the block. All threads.
+template <int kDim>
+PKV_DEVICE void scan_keys(const FusedArgs& a, const BlockRow& at, const VoteQuery<kDim>& q,
+                          const KeyScale& scale, uint16_t* keys, uint32_t* histogram) {
+  constexpr int kUnits = VoteScan<kDim>::kUnits;
+  const format::StoreRow records = at.records;
+  const int32_t length = at.length;
+  const int64_t begin = at.begin;
+  int32_t unit = LaneGroup<32>::index();
+#pragma unroll 1
+  for (; (unit + (kUnits - 1) * kFusedWarps + 1) * kUnitKeys <= length;
+       unit += kUnits * kFusedWarps) {
+    VoteUnit<kDim> units[kUnits];
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      units[u].load_full(a.store.layout, records, begin + (unit + u * kFusedWarps) * kUnitKeys);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      keep_votes(units[u], q, scale, keys + (unit + u * kFusedWarps) * kUnitKeys, histogram);
+    }
+  }
+#pragma unroll 1
+  for (; unit * kUnitKeys < length; unit += kFusedWarps) {
+    VoteUnit<kDim> last;
+    last.load(a.store.layout, records, begin + unit * kUnitKeys, length - unit * kUnitKeys);
+    keep_votes(last, q, scale, keys + unit * kUnitKeys, histogram);
+  }
+}
 
 // The vote of one key, by one thread, from the bit planes.
 template <int kDim>

@@ -21,8 +21,6 @@ struct LaneVector {
 
   float x[kPairs][2];
 
-  LaneVector() = default;
-
   PKV_DEVICE static int lane() { return Group::rank() % kLanes; }
   PKV_DEVICE static int element(int r) { return 2 * kLanes * r + 2 * lane(); }
 
