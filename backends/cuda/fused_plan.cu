@@ -286,6 +286,7 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
 
 const char* why_not_fused_types(const pkv_step_args& a) {
   if (!has_attention(a)) return nullptr;
+  if (a.row_cache.data != nullptr) return "a row cache is kept by the stages";
   for (int32_t p = 0; p < a.attend.part_count; ++p) {
     if ((a.attend.parts[p].keys.dtype == PKV_DTYPE_F32) != is_wide(a)) {
       return "all K and V must be f32, or of 16 bits";
