@@ -187,6 +187,9 @@ absl::Status Layer::run_advance(const Stream& stream, int32_t sequence, Advance&
 absl::Status Layer::append(const Stream& stream, const Input& input) {
   const auto batch = input.sequences.size();
   std::vector<Advance> advances(batch);
+  std::vector<std::vector<BadToken>> bad(batch);
+  // Only host memory can be looked at without waiting for a device.
+  const bool looks = shape_.device->info().device_type == PKV_DEVICE_CPU;
   const auto prepare = [&]() -> absl::Status {
     int64_t first = 0;
     for (std::size_t i = 0; i < batch; ++i) {
@@ -195,8 +198,9 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
       const int64_t count = input.counts[i];
       if (input.keys != nullptr) {
         PKV_RETURN_IF_ERROR(take_rows(stream, sequence, state.tokens + count));
-        PKV_RETURN_IF_ERROR(write_rows(stream, state, input, first, count));
       }
+      PKV_RETURN_IF_ERROR(
+          write_rows(stream, sequence, input, first, count, looks ? &bad[i] : nullptr));
       if (input.queries != nullptr && is_sparse()) {
         PKV_RETURN_IF_ERROR(keep_queries(stream, sequence, *input.queries, first, count));
       }
@@ -220,12 +224,13 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
     SequenceState& state = states_[index(input.sequences[i])];
     if (status.ok()) {
       state.tokens += input.counts[i];
+      state.bad.insert(state.bad.end(), bad[i].begin(), bad[i].end());
       continue;
     }
     if (i < done) forget_zone(stream, input.sequences[i]);
     trim(input.sequences[i]);
   }
-  ++stamp_;
+  if (status.ok() || done > 0) ++stamp_;
   return status;
 }
 

@@ -398,7 +398,11 @@ void for_each_entry(const CacheShape& shape, const Layer& layer, const StepCall&
     const int64_t count = call.counts[i];
     const int64_t begin = layer.state(call.sequences[i]).tokens - count;
     for (int64_t t = 0; t < count; ++t) {
-      body(entry_of(shape, layer, call.sequences[i], begin + t, call.is_exact));
+      Entry entry = entry_of(shape, layer, call.sequences[i], begin + t, call.is_exact);
+      if (!call.without_dense.empty() && call.without_dense[i] != 0) {
+        entry.sink_tokens = entry.row_tokens = 0;
+      }
+      body(entry);
     }
   }
 }

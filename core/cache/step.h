@@ -26,6 +26,8 @@ struct StepCall {
   float* lse;
   bool is_exact;
   const pkv_cache_hits* hits;  // NULL: not wanted
+  // By sequence; empty: none. Attends to the zone alone: dense_gaps.h.
+  std::span<const uint8_t> without_dense;
 };
 
 // Memory of steps, as large as the largest needed it.
