@@ -1,5 +1,5 @@
-"""pariskv.hf under SmolLM2-135M, where the packages of bench/requirements-hf.txt are installed. What
-the default profile keeps of its perplexity is measured at full length: bench/hf_eval.py."""
+"""pariskv.hf under SmolLM2-135M, where the packages of bench/requirements-hf.txt are installed.
+What the default profile keeps of its perplexity is measured at full length: bench/hf_eval.py."""
 
 import importlib.util
 import os
