@@ -20,11 +20,10 @@ if(NOT PKV_HIP_NATIVE)
 endif()
 
 # Bits as docs/numerics.md, section 2, wants them: contraction off, subnormals kept (HIP's default),
-# division and roots rounded. What hipcc says to its linker is of no use to a compilation, and a loop that the optimiser
-# leaves rolled is no fault.
+# division and roots rounded. What hipcc says to its linker is of no use to a compilation, and a
+# loop that the optimiser leaves rolled is no fault.
 set(PKV_HIP_FLAGS -ffp-contract=off -fhip-fp32-correctly-rounded-divide-sqrt
-    -Wall -Wextra -Wshadow -Wno-unused-command-line-argument
-    -Wno-pass-failed)
+    -Wall -Wextra -Wshadow -Wno-unused-command-line-argument -Wno-pass-failed)
 if(PARISKV_WERROR)
   list(APPEND PKV_HIP_FLAGS -Werror)
 endif()
