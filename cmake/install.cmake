@@ -24,7 +24,7 @@ if(PARISKV_STATIC)
           DESTINATION ${package_dir})
 endif()
 if(PARISKV_TOOLS)
-  install(TARGETS pariskv_cli pkv-conformance)
+  install(TARGETS pariskv_cli pkv-conformance pkv-cache-check)
 endif()
 
 configure_package_config_file(cmake/pariskvConfig.cmake.in pariskvConfig.cmake
