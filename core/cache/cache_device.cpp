@@ -59,7 +59,7 @@ absl::Status Cache::begin_sync(const Stream& stream) {
 absl::Status Cache::end(const Stream& stream, const absl::Status& status) {
   if (is_captured_) {
     is_captured_ = false;
-    pools_->is_frozen = true;
+    pools_->is_frozen = pools_->is_frozen || status.ok();
     return status;
   }
   absl::Status settled;

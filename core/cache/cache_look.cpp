@@ -182,7 +182,7 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
   usage.row_pages = held(pools_->sinks) + held(pools_->rows);
   usage.record_pages = held(pools_->records);
   usage.samples = held(pools_->queries);
-  usage.tables = pools_->numbers->bytes() + sink_logits_.bytes();
+  usage.tables = pools_->numbers->bytes() + sink_logits_.bytes() + pools_->faults.bytes();
   const int64_t heads = shape_.geometry.kv_heads;
   const int64_t page_tokens = shape_.desc.page_tokens;
   for (const auto& layer : layers_) {
@@ -201,7 +201,8 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
       usage.partly += (places - held_rows) * heads * shape_.token_bytes();
     }
   }
-  usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes();
+  usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes() + flush_scratch_.bytes() +
+                  (flush_numbers_ ? flush_numbers_->bytes() : 0);
   usage.total = usage.row_pages + usage.record_pages + usage.tables + usage.occupancy +
                 usage.codecs + usage.samples + usage.scratch;
   return usage;
