@@ -1,4 +1,5 @@
 # pkv_target: what every target of ours shares: include roots, warnings, sanitizers, coverage.
+# pkv_unity: fewer, larger pieces to compile, where that is asked for.
 # pkv_library_warnings: conversions too, for the code that ships; tests and tools do without.
 # pkv_exact: the compiler may not change the bits of a floating sum (docs/numerics.md).
 
@@ -28,6 +29,15 @@ function(pkv_target target)
   if(PARISKV_COVERAGE)
     target_compile_options(${target} PRIVATE --coverage)
     target_link_options(${target} PRIVATE --coverage)
+  endif()
+endfunction()
+
+# With PARISKV_UNITY, the sources of the target are compiled eight at a time, but for those named
+# after it: names in their unnamed namespaces are those of other sources too.
+function(pkv_unity target)
+  if(PARISKV_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()
 

@@ -6,13 +6,11 @@
 #include <optional>
 
 #include "fmt/chrono.h"
-#include "nlohmann/json.hpp"
+#include "tools/json.h"
 #include "tools/table.h"
 
 namespace pkv::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Nanoseconds are enough.
 double rounded(double microseconds) { return std::round(microseconds * 1000) / 1000; }

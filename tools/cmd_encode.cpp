@@ -3,12 +3,12 @@
 #include <chrono>
 #include <optional>
 
-#include "nlohmann/json.hpp"
 #include "tools/commands.h"
 #include "tools/config_options.h"
 #include "tools/element.h"
 #include "tools/engine.h"
 #include "tools/interrupt.h"
+#include "tools/json.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/queries.h"
@@ -192,16 +192,15 @@ class Encoder {
         About::kOutput, options_.output.path);
   }
 
-  absl::StatusOr<nlohmann::ordered_json> summary(double seconds) {
+  absl::StatusOr<Json> summary(double seconds) {
     pkv_index_stats stats;
     CLI_RETURN_IF_ERROR(from_library(pkv_index_stats_init(&stats, sizeof stats), About::kInput));
     CLI_RETURN_IF_ERROR(
         from_library(pkv_index_stats_sync(index_.get(), engine_.stream(), &stats), About::kInput));
-    return nlohmann::ordered_json{
-        {"output", options_.output.path},  {"backend", engine_.backend()},
-        {"n", keys_->rows().rows()},       {"kv_heads", keys_->rows().outer()},
-        {"head_dim", keys_->rows().dim()}, {"bytes_per_key", stats.bytes_per_key},
-        {"bad_keys", stats.bad_keys},      {"seconds", seconds}};
+    return Json{{"output", options_.output.path},  {"backend", engine_.backend()},
+                {"n", keys_->rows().rows()},       {"kv_heads", keys_->rows().outer()},
+                {"head_dim", keys_->rows().dim()}, {"bytes_per_key", stats.bytes_per_key},
+                {"bad_keys", stats.bad_keys},      {"seconds", seconds}};
   }
 
  private:

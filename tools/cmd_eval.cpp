@@ -5,18 +5,16 @@
 #include <memory>
 #include <numeric>
 
-#include "nlohmann/json.hpp"
 #include "tools/commands.h"
 #include "tools/eval_options.h"
 #include "tools/interrupt.h"
+#include "tools/json.h"
 #include "tools/judge.h"
 #include "tools/progress.h"
 #include "tools/table.h"
 
 namespace pkv::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 const std::string kFresh = "fresh";
 constexpr int64_t kInterval = 512;  // of the cache
@@ -179,8 +177,6 @@ absl::StatusOr<std::vector<Result>> evaluate(const Engine& engine, const EvalOpt
   return results;
 }
 
-Json number(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
-
 std::string as_json(const std::vector<Result>& results) {
   Json list = Json::array();
   for (const Result& result : results) {
@@ -188,9 +184,9 @@ std::string as_json(const std::vector<Result>& results) {
                     {"method", result.method},
                     {"n", result.n},
                     {"k", result.k},
-                    {"candidates", number(result.candidates)},
-                    {"candidate_recall", number(result.candidate_recall)},
-                    {"recall", number(result.recall)},
+                    {"candidates", number_or_null(result.candidates)},
+                    {"candidate_recall", number_or_null(result.candidate_recall)},
+                    {"recall", number_or_null(result.recall)},
                     {"mass", result.mass},
                     {"error", result.error},
                     {"bytes_per_key", result.bytes_per_key},

@@ -1,18 +1,16 @@
 // pariskv info: what is here, and what it accepts.
 #include <algorithm>
 
-#include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 #include "tools/commands.h"
 #include "tools/config_options.h"
 #include "tools/engine.h"
+#include "tools/json.h"
 #include "tools/output.h"
 #include "tools/table.h"
 
 namespace pkv::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct InfoOptions {
   Common common;

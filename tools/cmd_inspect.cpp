@@ -1,9 +1,9 @@
 // pariskv inspect: an index file, or a trace, head by head.
 #include <algorithm>
 
-#include "nlohmann/json.hpp"
 #include "tools/commands.h"
 #include "tools/inspect_trace.h"
+#include "tools/json.h"
 #include "tools/output.h"
 #include "tools/stored_index.h"
 #include "tools/table.h"
@@ -11,8 +11,6 @@
 
 namespace pkv::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct InspectOptions {
   Common common;
@@ -65,16 +63,14 @@ absl::StatusOr<bool> parse_inspect(const Arguments& arguments, InspectOptions& o
   return true;
 }
 
-Json number(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
-
 Json trace_json(const std::string& path, const std::vector<HeadFigures>& heads) {
   Json list = Json::array();
   for (const HeadFigures& head : heads) {
     list.push_back({{"kv_head", head.kv_head},
                     {"n", head.n},
-                    {"candidate_recall", number(head.candidate_recall)},
-                    {"recall", number(head.recall)},
-                    {"tied_votes", number(head.tied)},
+                    {"candidate_recall", number_or_null(head.candidate_recall)},
+                    {"recall", number_or_null(head.recall)},
+                    {"tied_votes", number_or_null(head.tied)},
                     {"cosine", head.cosine},
                     {"norm_min", head.norm_min},
                     {"norm_mean", head.norm_mean},

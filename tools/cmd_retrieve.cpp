@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nlohmann/json.hpp"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/json.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/queries.h"
@@ -16,8 +16,6 @@
 
 namespace pkv::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kRetrieveOptions[] = {
     "k", "candidates", "vote_group", "rho_of", "rank", "scale", "soft_cap", "share", "k_min"};

@@ -25,7 +25,7 @@ constexpr auto kStyle =
     po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
 
 // "--vote_group=sum" -> "--vote-group=sum"; what is no option stays as it is.
-std::vector<std::string> with_dashes(std::vector<std::string> arguments) {
+std::vector<std::string> all_with_dashes(std::vector<std::string> arguments) {
   for (std::string& argument : arguments) {
     if (argument == "--") break;
     if (argument.rfind("--", 0) != 0) continue;
@@ -159,7 +159,7 @@ absl::StatusOr<bool> CommandLine::parse(const std::vector<std::string>& argument
   std::vector<std::string> unnamed;
   std::vector<std::string> seen;
   try {
-    const po::parsed_options parsed = po::command_line_parser(with_dashes(arguments))
+    const po::parsed_options parsed = po::command_line_parser(all_with_dashes(arguments))
                                           .options(options_)
                                           .style(kStyle)
                                           .allow_unregistered()

@@ -2,6 +2,7 @@
 // of the file before anything is allocated by them; data is read piece by piece.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,6 +14,8 @@
 #include "tools/element.h"
 
 namespace pkv::cli {
+
+inline constexpr size_t kMaxAxes = 8;  // of a tensor, whatever the file could hold
 
 struct TensorInfo {
   std::string source;  // what texts call it: "keys.npy", "trace.safetensors: tensor k"

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr int64_t kMaxHeaderBytes = 1 << 20;
-constexpr size_t kMaxAxes = 8;
 
 // Reads {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }: the keys in any order, each
 // once, and nothing else.

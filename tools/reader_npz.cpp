@@ -17,7 +17,7 @@
 namespace pkv::cli {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 20;
+constexpr int64_t kInflatedBytes = 1 << 20;
 // Deflate cannot do better than 258 bytes for 2 bits.
 constexpr uint64_t kMaxRatio = 1032;
 constexpr uint64_t kRatioSlack = 1024;
@@ -119,7 +119,7 @@ absl::Status unpack(zip_t* archive, const zip_stat_t& about, const std::string& 
   if (member == nullptr) {
     return input_error("{}: cannot be unpacked: {}", source, zip_strerror(archive));
   }
-  std::vector<char> buffer(kChunkBytes);
+  std::vector<char> buffer(kInflatedBytes);
   uint64_t unpacked = 0;
   for (;;) {
     CLI_RETURN_IF_ERROR(check_interrupt());

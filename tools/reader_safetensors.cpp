@@ -17,9 +17,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kPrefixBytes = 8;
-constexpr int64_t kMaxHeaderBytes = 16 << 20;  // real headers have a few KB
-constexpr int kMaxDepth = 3;                   // {tensor: {shape: [..]}}
-constexpr size_t kMaxAxes = 8;
+constexpr int64_t kMaxJsonBytes = 16 << 20;  // real headers have a few KB
+constexpr int kMaxDepth = 3;                 // {tensor: {shape: [..]}}
 
 struct Dtype {
   std::string_view name;
@@ -190,7 +189,7 @@ absl::StatusOr<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(
   std::shared_ptr<SafetensorsFile> file(new SafetensorsFile(std::move(input)));
   uint64_t length = 0;
   CLI_RETURN_IF_ERROR(file->file_.read(0, kPrefixBytes, &length));
-  const int64_t limit = std::min(file->file_.size() - kPrefixBytes, kMaxHeaderBytes);
+  const int64_t limit = std::min(file->file_.size() - kPrefixBytes, kMaxJsonBytes);
   if (length > static_cast<uint64_t>(limit)) {
     return input_error("{}: header of {} bytes: accepted are 0..{}, the file has {} bytes", path,
                        length, limit, file->file_.size());

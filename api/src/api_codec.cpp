@@ -14,12 +14,6 @@
 
 namespace {
 
-absl::Status check_stream(const pkv_device& device, const pkv_stream& stream) {
-  if (stream.stream.device() == device.device) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "stream belongs to another device, accepted: one of the device given");
-}
-
 std::span<const float> floats(const float* data, int64_t rows, int64_t width) {
   return {data, data == nullptr ? 0 : static_cast<std::size_t>(rows * width)};
 }
@@ -50,7 +44,7 @@ pkv_status pkv_codec_fit_sync(pkv_device* device, pkv_stream* stream, const pkv_
     PKV_REQUIRE(stream);
     PKV_REQUIRE(config);
     PKV_REQUIRE(keys);
-    PKV_RETURN_IF_ERROR(check_stream(*device, *stream));
+    PKV_RETURN_IF_ERROR(stream->stream.check_device(device->device, "given"));
     auto codec = std::make_unique<pkv_codec>();
     PKV_ASSIGN_OR_RETURN(
         codec->codec, pkv::Codec::fit_sync(stream->stream, config->config, *keys, queries, values));

@@ -22,12 +22,6 @@
 
 namespace {
 
-absl::Status check_stream(const pkv_device& device, const pkv_stream& stream) {
-  if (stream.stream.device() == device.device) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "stream belongs to another device, accepted: one of the device given");
-}
-
 template <class Args>
 pkv_status run_stage(const char* function, pkv_device* device, pkv_stream* stream, const Args* args,
                      absl::Status (*stage)(const pkv::Stream&, Args)) {
@@ -35,7 +29,7 @@ pkv_status run_stage(const char* function, pkv_device* device, pkv_stream* strea
     PKV_REQUIRE(device);
     PKV_REQUIRE(stream);
     PKV_REQUIRE(args);
-    PKV_RETURN_IF_ERROR(check_stream(*device, *stream));
+    PKV_RETURN_IF_ERROR(stream->stream.check_device(device->device, "given"));
     PKV_ASSIGN_OR_RETURN(const Args given, pkv::read_struct(args, Args{}, "args"));
     return stage(stream->stream, given);
   });
@@ -49,7 +43,7 @@ absl::Status check_conversion(const pkv_device* device, const pkv_stream* stream
   PKV_REQUIRE(stream);
   PKV_REQUIRE(geometry);
   PKV_REQUIRE(store);
-  PKV_RETURN_IF_ERROR(check_stream(*device, *stream));
+  PKV_RETURN_IF_ERROR(stream->stream.check_device(device->device, "given"));
   PKV_RETURN_IF_ERROR(pkv::check_geometry(*geometry));
   PKV_RETURN_IF_ERROR(pkv::check_store(*device->device, *geometry, *store));
   PKV_RETURN_IF_ERROR(pkv::check_index("row", row, 0, INT64_MAX - 1));

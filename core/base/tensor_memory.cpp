@@ -11,7 +11,7 @@
 namespace pkv {
 namespace {
 
-absl::Status refuse(std::string_view name, const std::string& reason) {
+absl::Status refuse_memory(std::string_view name, const std::string& reason) {
   return absl::InvalidArgumentError(str_cat(name, ": ", reason));
 }
 
@@ -57,15 +57,15 @@ bool interleave(const TensorView& view, const TensorView& other) {
 absl::Status check_device(std::string_view name, const pkv_tensor& tensor,
                           std::span<const pkv_device_type> types, int32_t device_id) {
   if (std::find(types.begin(), types.end(), tensor.device_type) == types.end()) {
-    return refuse(name, str_cat("device_type=", device_type_name(tensor.device_type),
-                                ", accepted: ", join_choices(types, device_type_name)));
+    return refuse_memory(name, str_cat("device_type=", device_type_name(tensor.device_type),
+                                       ", accepted: ", join_choices(types, device_type_name)));
   }
   const bool is_cpu = tensor.device_type == PKV_DEVICE_CPU;
   if (!is_cpu && !is_device_memory(tensor.device_type)) return absl::OkStatus();
   const int32_t wanted = is_cpu ? 0 : device_id;
   if (tensor.device_id == wanted) return absl::OkStatus();
-  return refuse(name, str_cat("device_id=", tensor.device_id, ", accepted: ", wanted, " for ",
-                              device_type_name(tensor.device_type)));
+  return refuse_memory(name, str_cat("device_id=", tensor.device_id, ", accepted: ", wanted,
+                                     " for ", device_type_name(tensor.device_type)));
 }
 
 absl::Status check_apart(std::string_view name, const TensorView& view, std::string_view other_name,
@@ -73,7 +73,8 @@ absl::Status check_apart(std::string_view name, const TensorView& view, std::str
   const Range a = range_of(view);
   const Range b = range_of(other);
   if (a.end <= b.begin || b.end <= a.begin || interleave(view, other)) return absl::OkStatus();
-  return refuse(name, str_cat("shares memory with ", other_name, ", accepted: memory of its own"));
+  return refuse_memory(name,
+                       str_cat("shares memory with ", other_name, ", accepted: memory of its own"));
 }
 
 }  // namespace pkv

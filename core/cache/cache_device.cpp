@@ -24,10 +24,7 @@ Cache::~Cache() {
 }
 
 absl::Status Cache::begin(const Stream& stream, int32_t layer, Capture capture) {
-  if (stream.device() != shape_.device) {
-    return absl::InvalidArgumentError(
-        "stream belongs to another device, accepted: one of the device of the cache");
-  }
+  PKV_RETURN_IF_ERROR(stream.check_device(shape_.device, "of the cache"));
   is_captured_ = false;
   if (!is_on_device()) {
     if (has_last_) PKV_RETURN_IF_ERROR(last_->wait(stream));

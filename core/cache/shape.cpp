@@ -17,12 +17,9 @@
 namespace pkv {
 namespace {
 
-constexpr int64_t kAlignment = 256;
 constexpr int64_t kMaxSink = 65536;
 constexpr int64_t kMaxRegion = int64_t{1} << 20;
 constexpr int64_t kMaxPage = 65536;
-
-int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 absl::Status check_policy(const pkv_cache_layer& policy, int32_t layer) {
   constexpr int64_t kBytes = sizeof(pkv_cache_layer);

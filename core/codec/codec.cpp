@@ -21,8 +21,6 @@
 namespace pkv {
 namespace {
 
-constexpr int64_t kAlignment = 256;
-
 // Pieces of one buffer, each aligned: offsets first, pointers once the buffer is there.
 class Pieces {
  public:

@@ -18,8 +18,6 @@
 namespace pkv {
 namespace {
 
-std::string type_name(const SectionType& type) { return quote({type.data(), type.size()}); }
-
 // A product that cannot fit is larger than any section.
 int64_t bytes_of(std::initializer_list<int64_t> factors) {
   std::optional<int64_t> product = 1;
@@ -27,11 +25,6 @@ int64_t bytes_of(std::initializer_list<int64_t> factors) {
     if (product) product = checked_mul(*product, factor);
   }
   return product.value_or(INT64_MAX);
-}
-
-absl::Status other(std::string_view path, std::string_view field, int64_t found, int64_t wanted) {
-  return absl::FailedPreconditionError(
-      str_cat(path, ": ", field, " of the file=", found, ", accepted: ", wanted));
 }
 
 }  // namespace
@@ -60,7 +53,7 @@ absl::Status PkvReader::read_geometry() {
 absl::Status PkvReader::check_fields() const {
   const FileGeometry& f = fields_;
   if (f.subspace != format::kSubspace) {
-    return other(path(), "subspace", f.subspace, format::kSubspace);
+    return other_format(path(), "subspace", f.subspace, format::kSubspace);
   }
   if (const absl::Status status = check_geometry(geometry_); !status.ok()) {
     return damaged(kGeometrySection, to_std(status.message()));

@@ -14,14 +14,15 @@ namespace {
 
 constexpr int64_t kReadBytes = 1 << 16;
 
+}  // namespace
+
 std::string type_name(const SectionType& type) { return quote({type.data(), type.size()}); }
 
-absl::Status other(std::string_view path, std::string_view field, int64_t found, int64_t wanted) {
+absl::Status other_format(std::string_view path, std::string_view field, int64_t found,
+                          int64_t wanted) {
   return absl::FailedPreconditionError(
       str_cat(path, ": ", field, " of the file=", found, ", accepted: ", wanted));
 }
-
-}  // namespace
 
 absl::Status SectionStream::read(void* target, int64_t bytes) {
   PKV_RETURN_IF_ERROR(file_->read(static_cast<int64_t>(section_.offset) + done_, target, bytes));
@@ -68,10 +69,10 @@ absl::Status PkvFile::read_front() {
                            header.version, ", this library reads ", kFileVersion, ")"));
   }
   if (header.byte_order != kFileByteOrder) {
-    return other(path(), "byte order mark", header.byte_order, kFileByteOrder);
+    return other_format(path(), "byte order mark", header.byte_order, kFileByteOrder);
   }
   if (header.version != kFileVersion) {
-    return other(path(), "format version", header.version, kFileVersion);
+    return other_format(path(), "format version", header.version, kFileVersion);
   }
   if (header.reserved != 0 || header.reserved_2 != std::array<uint64_t, 2>{}) {
     return damaged("header at offset 0: reserved bytes are not 0");

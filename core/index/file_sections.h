@@ -16,6 +16,11 @@
 
 namespace pkv {
 
+std::string type_name(const SectionType& type);  // quoted
+// FAILED_PRECONDITION: a field that says how the file is built holds another number.
+absl::Status other_format(std::string_view path, std::string_view field, int64_t found,
+                          int64_t wanted);
+
 // One section read from front to back.
 class SectionStream {
  public:

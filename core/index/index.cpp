@@ -20,10 +20,7 @@
 namespace pkv {
 namespace {
 
-constexpr int64_t kAlignment = 256;
 constexpr int64_t kExportBytes = 1 << 20;  // of records, staged on the device at a time
-
-int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Tokens [begin, begin + count) of a view [h, t, d] as a batch of one.
 class Chunk {
@@ -130,9 +127,7 @@ absl::Status Index::check_sequence(int64_t sequence) const {
 }
 
 absl::Status Index::check_stream(const Stream& stream) const {
-  if (stream.device() == device_) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "stream belongs to another device, accepted: one of the device of the index");
+  return stream.check_device(device_, "of the index");
 }
 
 absl::StatusOr<Index::AppendInput> Index::check_append(int32_t sequence, const pkv_tensor& keys,

@@ -309,10 +309,7 @@ absl::Status Index::read_content(const Stream& stream, const PkvReader& file) {
 absl::StatusOr<std::shared_ptr<Index>> Index::load_sync(std::shared_ptr<const Device> device,
                                                         const Stream& stream,
                                                         const std::string& path) {
-  if (stream.device() != device) {
-    return absl::InvalidArgumentError(
-        "stream belongs to another device, accepted: one of the device given");
-  }
+  PKV_RETURN_IF_ERROR(stream.check_device(device, "given"));
   PKV_ASSIGN_OR_RETURN(const PkvReader file, PkvReader::open(path));
   PKV_ASSIGN_OR_RETURN(CodecParams numbers, file.params());
   PKV_ASSIGN_OR_RETURN(std::shared_ptr<const Codec> codec,

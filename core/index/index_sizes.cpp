@@ -16,7 +16,6 @@ namespace {
 
 // Bounds the scratch of encode; long appends go through it in several pieces.
 constexpr int64_t kChunkTokens = 8192;
-constexpr int64_t kAlignment = 256;
 
 absl::StatusOr<int64_t> padded_product(std::string_view what, std::initializer_list<Named> sizes) {
   PKV_ASSIGN_OR_RETURN(const int64_t bytes, checked_product(what, sizes));

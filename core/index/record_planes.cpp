@@ -10,9 +10,7 @@
 #include "core/pipeline/checks.h"
 
 namespace pkv {
-namespace {
-constexpr int64_t kAlignment = 256;
-}
+namespace {}
 
 std::array<int64_t, kPlanes> plane_bytes(const pkv_geometry& geometry) {
   const format::RecordSizes s = format::record_sizes(geometry);

@@ -117,8 +117,7 @@ absl::Status Plan::set_sequences(const pkv_plan_desc& desc) {
 absl::Status Plan::create_buffers() {
   if (are_neighbours_) return absl::OkStatus();
   const int64_t sequence_bytes = int64_t{batch_} * int64_t{sizeof(int32_t)};
-  const int64_t bounds_at = (sequence_bytes + ScratchLedger::kAlignment - 1) /
-                            ScratchLedger::kAlignment * ScratchLedger::kAlignment;
+  const int64_t bounds_at = padded(sequence_bytes);
   const std::vector<int64_t> bounds(static_cast<std::size_t>(batch_), max_tokens_);
   const int64_t bound_bytes = int64_t{batch_} * int64_t{sizeof(int64_t)};
   PKV_ASSIGN_OR_RETURN(
@@ -263,16 +262,14 @@ absl::StatusOr<void*> Plan::scratch(void* from_caller) const {
     return own_scratch_.data();
   }
   PKV_RETURN_IF_ERROR(check_pointer("scratch", from_caller, scratch_bytes()));
-  if (reinterpret_cast<uintptr_t>(from_caller) % ScratchLedger::kAlignment != 0) {
+  if (reinterpret_cast<uintptr_t>(from_caller) % kAlignment != 0) {
     return absl::InvalidArgumentError("scratch is not aligned, accepted: multiples of 256");
   }
   return from_caller;
 }
 
 absl::Status Plan::check_stream(const Stream& stream) const {
-  if (stream.device() == index_->device()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "stream belongs to another device, accepted: one of the device of the plan's index");
+  return stream.check_device(index_->device(), "of the plan's index");
 }
 
 absl::Status Plan::check_lengths() const {

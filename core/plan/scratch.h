@@ -41,8 +41,6 @@ inline constexpr std::array<std::string_view, 15> kPieceNames = {
 
 class ScratchLedger {
  public:
-  static constexpr int64_t kAlignment = 256;
-
   // RESOURCE_EXHAUSTED where the sum passes 2^63.
   absl::Status book(Piece piece, int64_t bytes) {
     Entry& entry = at(piece);

@@ -1,13 +1,12 @@
 #include "core/runtime/buffer.h"
 
 #include "absl/status/status.h"
+#include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 
 namespace pkv {
 namespace {
-
-constexpr uintptr_t kAlignment = 256;
 
 const char* kind_name(int32_t kind) { return kind == PKV_MEMORY_HOST ? "host" : "device"; }
 

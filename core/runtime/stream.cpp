@@ -52,6 +52,13 @@ Stream::~Stream() {
   if (handle_ != nullptr) device_->backend().stream_destroy(device_->handle(), handle_);
 }
 
+absl::Status Stream::check_device(const std::shared_ptr<const Device>& device,
+                                  std::string_view whose) const {
+  if (device_ == device) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat("stream belongs to another device, accepted: one of the device ", whose));
+}
+
 absl::Status Stream::sync() const {
   return device_->call("waiting for a stream", device_->backend().stream_sync, handle_);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -26,6 +27,10 @@ class Stream {
 
   const std::shared_ptr<const Device>& device() const { return device_; }
   pkv_backend_stream* handle() const { return handle_; }
+
+  // INVALID_ARGUMENT unless the stream is of `device`, the one of `whose`: "the index".
+  absl::Status check_device(const std::shared_ptr<const Device>& device,
+                            std::string_view whose) const;
 
   // Waits; reports failures of enqueued work.
   absl::Status sync() const;
