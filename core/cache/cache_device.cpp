@@ -83,22 +83,23 @@ absl::Status Cache::wait_for_flush(const Stream& stream, int32_t layer) {
   return absl::OkStatus();
 }
 
-// What launches of captured steps have left.
+// What launches of captured steps have left: the first layer's, and none is told again.
 absl::Status Cache::check_faults() {
-  if (!is_on_device()) return absl::OkStatus();
+  absl::Status first;
+  if (!is_on_device()) return first;
   for (int32_t number = 0; number < shape_.desc.layers; ++number) {
     int64_t* fault = pools_->faults.as<int64_t>() + 4 * int64_t{number};
     const int64_t kind = std::atomic_ref(fault[0]).exchange(0);
-    if (kind == 0) continue;
+    if (kind == 0 || !first.ok()) continue;
     const char* const what = kind == PKV_ADVANCE_LIMIT  ? "tokens"
                              : kind == PKV_ADVANCE_KEYS ? "keys of the zone"
                                                         : "dense tokens";
-    return absl::ResourceExhaustedError(
+    first = absl::ResourceExhaustedError(
         str_cat("layer ", number, ", sequence ", fault[1], ": a captured step needed ", fault[2],
                 " ", what, ", had room for ", fault[3],
                 " (pkv_cache_reserve, pkv_cache_advance before each launch, pkv_cache_flush)"));
   }
-  return absl::OkStatus();
+  return first;
 }
 
 absl::Status Cache::check_captured(int32_t number, bool appends) const {

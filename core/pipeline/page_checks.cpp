@@ -65,8 +65,8 @@ absl::Status check_table(const Stream& stream, const Table& table, const Spans& 
 }
 
 Table table_of(const pkv_store& store) {
-  constexpr int64_t kStoreAlignment = 256;
-  return {"store.pages", store.pages, store.pages_stride, store.capacity, kStoreAlignment};
+  constexpr int64_t kPageAlignment = 256;
+  return {"store.pages", store.pages, store.pages_stride, store.capacity, kPageAlignment};
 }
 
 // A step between vectors: of whole elements.
