@@ -2,8 +2,8 @@
 // a step. docs/algorithm.md, section 9.
 // Traffic: the rows of the new tokens; a few words per sequence.
 // Exact: bytes move, integers add.
-// Differs from core/cache on the host: entries come by value with the launch, kEntries at a time, so
-// that a captured launch keeps them; lengths and tables are read when it runs.
+// Differs from core/cache on the host: entries come by value with the launch, kEntries at a time,
+// so that a captured launch keeps them; lengths and tables are read when it runs.
 #pragma once
 
 #include "backends/gpu/fetch.cuh"

@@ -118,9 +118,9 @@ class Cache {
 
   explicit Cache(CacheShape shape) : shape_(std::move(shape)) {}
 
-  // cache_device.cpp. Every call that enqueues: comes behind the call before it. Where tables lie in
-  // host memory that has passed then, so what it read may be written. A layer: the call reads no
-  // other. kCaptured: allowed while the stream is captured.
+  // cache_device.cpp. Every call that enqueues: comes behind the call before it. Where tables lie
+  // in host memory that has passed then, so what it read may be written. A layer: the call reads no
+  // other. kAllowed: also while the stream is captured.
   static constexpr int32_t kAllLayers = -1;
   enum class Capture { kRefused, kAllowed };
   absl::Status begin(const Stream& stream, int32_t layer = kAllLayers,

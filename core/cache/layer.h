@@ -39,8 +39,8 @@ struct CachePools {
   std::optional<HostNumbers> numbers;
   Buffer encode_scratch;
   Words words;
-  // What pkv_cache_reserve has booked, for captured steps. Once one has been captured, what it reads
-  // stays where it is.
+  // What pkv_cache_reserve has booked, for captured steps. Once one has been captured, what it
+  // reads stays where it is.
   int64_t reserved_tokens = 0;
   int64_t reserved_step_tokens = 0;
   bool is_frozen = false;
@@ -127,9 +127,9 @@ class Layer {
   absl::Status settle(const Stream& stream);
   // The rows of `input` to their places; lengths stay.
   absl::Status place(const Stream& stream, const Input& input) const;
-  // The device's half of an append, and numbers of a call: advance (pariskv_backend.h) with all that
-  // is the layer's. With `appends` the host's lengths hold the tokens already, or will hold them
-  // (captured).
+  // The device's half of an append, and numbers of a call: advance (pariskv_backend.h) with all
+  // that is the layer's. With `appends` the host's lengths hold the tokens already, or will hold
+  // them (captured).
   absl::Status advance(const Stream& stream, std::span<const int32_t> sequences,
                        std::span<const int64_t> counts, bool appends, pkv_advance_args args);
   // Whether the device's lengths are behind the host's by just these tokens.

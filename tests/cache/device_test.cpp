@@ -246,7 +246,7 @@ TEST_CASE("device: a launch beyond what was counted appends nothing, and says so
   step.launch({501, 601});
   check_equals_fresh(world, next, {1, 2, 3, 4, 5, 600, 601});
 
-  // Past the dense tail of captured steps (4 + 16 + 64 + 2 * 16 tokens), then past what is reserved.
+  // Past the dense tail of captured steps (4 + 16 + 64 + 2 * 16 tokens), then past the reserve.
   const auto announce = [&] {
     pkv_status status = PKV_OK;
     for (tokens = world.length(0, sequence); status == PKV_OK; ++tokens) {
