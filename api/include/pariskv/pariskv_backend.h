@@ -316,13 +316,13 @@ typedef struct pkv_sequence_state {
   int64_t set;     /* of the codecs */
 } pkv_sequence_state;
 
-/* Optional slot place (9; exact): tokens into the pages behind the ends of sequences. Entry i brings
+/* Optional slot place (9; exact): tokens into the pages behind the ends of sequences. Entry i has
  * counts[i] rows; the first goes to position states[sequences[i]].tokens. The rows of an entry that
  * would pass the state's limit are not written. Lengths stay as they are. */
 typedef struct pkv_place_args {
   uint32_t struct_size;
   int32_t kv_heads;
-  int32_t batch;                    /* b */
+  int32_t batch; /* b */
   int32_t reserved;
   const int32_t *sequences;         /* host [b] */
   const int64_t *counts;            /* host [b] */
@@ -336,36 +336,36 @@ typedef struct pkv_place_args {
   pkv_pages row_keys, row_values;
 } pkv_place_args;
 
-/* Optional slot advance (9; exact): the numbers of a call from the states. Entry i is counts[i] >= 0
+/* Optional slot advance (9; exact): the numbers of a call from the states. Entry i is counts[i]
  * query tokens, the last ones of its sequence; with `appends` its tokens first become counts[i]
- * more. Query token t of the sequence's last c tokens is at p = tokens - c + t and sees positions up
- * to p: records of positions below sink + keys, keys = encoded if `uses_records`, else 0; of the
+ * more. Query token t of a sequence's last c tokens is at p = tokens - c + t and sees positions to
+ * p: records of positions below sink + keys, keys = encoded if `uses_records`, else 0; of the
  * sink [sink_start, sink_start + sink_length); and from position row_origin + row_start on
  * row_length tokens. With a window w > 0 positions below p + 1 - w are not seen.
- * An entry that would pass the state's limit, or one of the bounds, changes nothing, and its numbers
+ * An entry that would pass the state's limit, or a bound, changes nothing, and its numbers
  * are 0; the first such fault is left in `fault`, if that holds none. */
 enum { PKV_ADVANCE_LIMIT = 1, PKV_ADVANCE_KEYS = 2, PKV_ADVANCE_ROWS = 3 };
 typedef struct pkv_advance_args {
   uint32_t struct_size;
   int32_t appends;
   int32_t uses_records;
-  int32_t batch;                /* b */
-  const int32_t *sequences;     /* host [b] */
-  const int64_t *counts;        /* host [b] */
-  pkv_sequence_state *states;   /* [sequences] */
+  int32_t batch;              /* b */
+  const int32_t *sequences;   /* host [b] */
+  const int64_t *counts;      /* host [b] */
+  pkv_sequence_state *states; /* [sequences] */
   int64_t sink;
   int64_t window;
   int64_t row_origin;
-  int64_t most_keys;            /* bounds of keys and row_length */
+  int64_t most_keys; /* bounds of keys and row_length */
   int64_t most_rows;
-  int32_t *out_sequences;       /* [n] */
-  int32_t *out_sets;            /* [n]; 0 without records */
-  int64_t *keys;                /* [n] */
-  int64_t *sink_starts;         /* [n] */
-  int64_t *sink_lengths;        /* [n] */
-  int64_t *row_starts;          /* [n]; 0 without row_length */
-  int64_t *row_lengths;         /* [n] */
-  int64_t *fault;               /* [4] kind (PKV_ADVANCE_*), sequence, number, bound */
+  int32_t *out_sequences; /* [n] */
+  int32_t *out_sets;      /* [n]; 0 without records */
+  int64_t *keys;          /* [n] */
+  int64_t *sink_starts;   /* [n] */
+  int64_t *sink_lengths;  /* [n] */
+  int64_t *row_starts;    /* [n]; 0 without row_length */
+  int64_t *row_lengths;   /* [n] */
+  int64_t *fault;         /* [4] kind (PKV_ADVANCE_*), sequence, number, bound */
 } pkv_advance_args;
 
 /* Optional slot merge (8; bounded): as pkv_merge. */
