@@ -4,8 +4,10 @@ was special); tools/gpu_check collects them. Needs torch with a device.
 
 Layers take turns, each with records and dense tokens of its own, so that these are cold in the
 device's cache; K and V of the zone lie in pinned host memory, of as many layers as --memory holds.
-Every call has a query of its own, new for every replay. Times are between events around a replay,
-divided by its calls."""
+K and V of a token lie side by side. Every call has a query of its own, new for every replay: one
+that has nothing to do with those before, so that every row is cold, or, with --row-cache, a layer's
+queries drift, so that rows come again; `repeats` says how many did. Times are between events around
+a replay, divided by its calls."""
 
 import argparse
 import ctypes as c
@@ -20,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from bench.compare import capi
-from bench.compare.capi import I32, I64, Dense, PlanDesc, Rows, Step, tensor
+from bench.compare.capi import I32, I64, Dense, PlanDesc, RowCacheStats, Rows, Step, tensor
 
 QUERY_HEADS, KV_HEADS, HEAD_DIM, K = 32, 8, 128, 100
 DENSE = (128, 768)  # tokens attended in full: the sink, the newest
@@ -45,11 +47,16 @@ def parse():
         ("batches", ""),
         ("candidates", "0.02,0.05"),
         ("tail", "mean"),
+        ("attention", ",".join(ATTENTION)),
     ):
         parser.add_argument(f"--{name}", default=value)
     parser.add_argument("--prefix", type=Path, default=Path("build/cuda"))
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("--memory", type=int, default=8, help="GiB of pinned host memory")
+    parser.add_argument("--row-cache", type=int, default=512, help="rows kept; 0: none")
+    parser.add_argument(
+        "--drift", type=float, default=0.4, help="of a layer's next query, what is new in it"
+    )
     parser.add_argument("--seconds", type=float, default=150, help="after that, rows are left out")
     return parser.parse_args()
 
@@ -100,13 +107,13 @@ def capture(stream, calls):
     return graph
 
 
-def measure(stream, run, calls, queries, repeat):
+def measure(stream, run, calls, renew, repeat):
     """Microseconds of one call, for each of `repeat` runs with new queries."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     found = []
     with torch.cuda.stream(stream):
         for i in range(-2, repeat):
-            queries.normal_()
+            renew()
             stream.synchronize()
             begin.record(stream)
             run()
@@ -130,14 +137,15 @@ def by_head(query, keys, values):
     return scaled_dot_product_attention(query.unsqueeze(2), keys, values, enable_gqa=True)
 
 
-def full_attention(stream, batch, n, repeat):
-    """The faster of two forms, of each of torch's backends."""
+def full_attention(stream, batch, n, repeat, wanted):
+    """The faster of two forms, of each of torch's backends that is wanted."""
     tokens = n + sum(DENSE)
     layer_bytes = 2 * batch * KV_HEADS * tokens * ROW_BYTES
     layers = min(CALLS, max(2, -(-DEVICE_CACHE // layer_bytes) + 1))
     pairs = [[randn(batch, KV_HEADS, tokens, HEAD_DIM) for _ in "kv"] for _ in range(layers)]
     queries = randn(CALLS, batch, QUERY_HEADS, HEAD_DIM)
-    for name, backend in ATTENTION.items():
+    for name in filter(None, wanted.split(",")):
+        backend = ATTENTION[name]
         row = base_row(name, "full_attention", batch, n, k=None, profile=None, bytes=layer_bytes)
         found, troubles = {}, []
         for form in (grouped, by_head):
@@ -147,7 +155,8 @@ def full_attention(stream, batch, n, repeat):
             try:
                 with sdpa_kernel(backend):
                     graph = capture(stream, calls)
-                found[form.__name__] = measure(stream, graph.replay, CALLS, queries, repeat)
+                found[form.__name__] = measure(stream, graph.replay, CALLS, queries.normal_,
+                                              repeat)  # fmt: skip
             except RuntimeError as error:
                 troubles.append(f"{form.__name__}: {str(error).strip().splitlines()[-1]}")
                 torch.cuda.synchronize()
@@ -172,11 +181,11 @@ class Zone:
             piece.copy_(randn(piece.numel()))
 
     def pairs(self, batch, n, count):
-        """K and V, [b, h, n, d], of at most `count` layers."""
+        """K and V, [b, h, n, d], of at most `count` layers, side by side."""
         size = batch * KV_HEADS * n * HEAD_DIM
         fits = min(count, self.memory.numel() // (2 * size))
-        whole = self.memory[: fits * 2 * size].view(fits, 2, batch, KV_HEADS, n, HEAD_DIM)
-        return [(pair[0], pair[1]) for pair in whole]
+        whole = self.memory[: fits * 2 * size].view(fits, batch, KV_HEADS, n, 2, HEAD_DIM)
+        return [(rows[..., 0, :], rows[..., 1, :]) for rows in whole]
 
 
 def rows_of(keys, values):
@@ -186,8 +195,9 @@ def rows_of(keys, values):
 class Steps:
     """CALLS steps over layers in turn."""
 
-    def __init__(self, library, zone, batch, n, share, tail):
+    def __init__(self, library, zone, batch, n, share, tail, cached_rows=0, drift=1.0):
         self.library = library
+        self.drift = drift
         layers = min(MAX_LAYERS, -(-DEVICE_CACHE // (batch * KV_HEADS * n * VOTE_BYTES)) + 1)
         pairs = zone.pairs(batch, n, layers)
         if not pairs:
@@ -198,10 +208,12 @@ class Steps:
                          sample[1])  # fmt: skip
         self.queries = randn(CALLS, batch, QUERY_HEADS, HEAD_DIM)
         self.output = torch.zeros_like(self.queries)
-        self.plans, self.steps = [], []
+        self.plans, self.steps, self.caches, self.append_us = [], [], [], []
         for i in range(layers):
             index = self.index(codec, batch, n, *pairs[i % len(pairs)])
             self.plans.append(self.plan(index, batch))
+            if cached_rows:
+                self.caches.append(self.row_cache(index, cached_rows))
         dense = [
             [(randn(batch, KV_HEADS, t, HEAD_DIM), randn(batch, KV_HEADS, t, HEAD_DIM))
              for t in DENSE]
@@ -217,8 +229,10 @@ class Steps:
         call("pkv_index_create", self.library.device, codec, I32(batch), I64(n), made.out)
         for sequence in range(batch):
             views = [tensor(view[sequence]) for view in (keys, values)]
+            begin = time.monotonic()
             call("pkv_index_append_sync", made, self.library.stream, I32(sequence),
                  *map(c.byref, views))  # fmt: skip
+            self.append_us.append(round((time.monotonic() - begin) * 1e6))
         return made
 
     def plan(self, index, batch):
@@ -226,6 +240,37 @@ class Steps:
         desc = PlanDesc(batch=batch, query_heads=QUERY_HEADS, owns_scratch=1)
         self.library.call("pkv_plan_create", index, self.config, c.byref(desc), made.out)
         return made
+
+    def row_cache(self, index, rows):
+        made = capi.Handle(self.library, "row_cache", index)
+        dtype = capi.DTYPES[str(self.queries.dtype)]
+        self.library.call("pkv_row_cache_create", index, self.library.stream, I32(dtype), I32(rows),
+                          made.out)  # fmt: skip
+        return made
+
+    def renew(self):
+        """New queries; those of a layer, in the order of its calls, differ by the drift."""
+        kept = (1 - self.drift**2) ** 0.5
+        for call in range(CALLS):
+            before = call - len(self.plans)
+            last = self.queries[before if before >= 0 else self.last_call(call)]
+            self.queries[call].copy_(kept * last + self.drift * torch.randn_like(last))
+
+    def last_call(self, call):
+        """Of a layer that begins with this one."""
+        return call + (CALLS - 1 - call) // len(self.plans) * len(self.plans)
+
+    def repeats(self):
+        """Share of the rows that came again, since the last time this was asked."""
+        found = looked_up = 0
+        for cache in self.caches:
+            stats = RowCacheStats()
+            self.library.call("pkv_row_cache_stats_sync", cache, self.library.stream,
+                              c.byref(stats))  # fmt: skip
+            found, looked_up = found + stats.found, looked_up + stats.looked_up
+        before = getattr(self, "counted", (0, 0))
+        self.counted = (found, looked_up)
+        return round((found - before[0]) / max(1, looked_up - before[1]), 4)
 
     def step(self, call, dense, pair):
         parts = [rows_of(*part) for part in dense]
@@ -236,6 +281,8 @@ class Steps:
             source=rows_of(*pair),
             output=tensor(self.output[call]),
         )
+        if self.caches:
+            step.row_cache = self.caches[call % len(self.plans)].handle
         step.kept += parts
         return step
 
@@ -265,15 +312,17 @@ def kernels(stream, calls):
             for event in events if event.self_device_time_total > 0}  # fmt: skip
 
 
-def our_step(stream, library, zone, batch, n, share, options):
+def our_step(stream, library, zone, batch, n, share, options, cached_rows):
     row = base_row(library.backend, "step", batch, n, candidates=share, tail=options.tail,
-                   rows="host")  # fmt: skip
+                   rows="host", row_cache=cached_rows)  # fmt: skip
+    drift = options.drift if cached_rows else 1.0
     try:
         stream.synchronize()
-        steps = Steps(library, zone, batch, n, share, options.tail)
+        steps = Steps(library, zone, batch, n, share, options.tail, cached_rows, drift)
     except RuntimeError as error:
         return {**row, "trouble": str(error)}
     row["plan"] = steps.describe()
+    row["append_us"] = min(steps.append_us)  # a sequence's K and V from host memory
     calls = steps.calls()
     try:
         graph = capture(stream, calls)
@@ -292,7 +341,10 @@ def our_step(stream, library, zone, batch, n, share, options):
         torch.cuda.synchronize()
         run = lambda: [call() for call in calls]  # noqa: E731
     try:
-        row.update(times_of(measure(stream, run, CALLS, steps.queries, options.repeat)))
+        steps.repeats()
+        row.update(times_of(measure(stream, run, CALLS, steps.renew, options.repeat)))
+        if cached_rows:
+            row.update(drift=drift, repeats=steps.repeats())
     except RuntimeError as error:
         return {**row, "trouble": str(error)}
     try:
@@ -319,10 +371,11 @@ def main():
             print(json.dumps(base_row("", "", batch, n, trouble="no time left")), flush=True)
             continue
         for share in map(float, options.candidates.split(",")) if library else ():
-            row = our_step(stream, library, zone, batch, n, share, options)
-            print(json.dumps(row), flush=True)
-            torch.cuda.empty_cache()
-        for row in full_attention(stream, batch, n, options.repeat):
+            for cached_rows in (0, options.row_cache) if options.row_cache else (0,):
+                row = our_step(stream, library, zone, batch, n, share, options, cached_rows)
+                print(json.dumps(row), flush=True)
+                torch.cuda.empty_cache()
+        for row in full_attention(stream, batch, n, options.repeat, options.attention):
             print(json.dumps(row), flush=True)
         torch.cuda.empty_cache()
     return 0

@@ -62,8 +62,9 @@ BenchData::BenchData(const Engine& engine, const BenchShape& shape)
       random_(kSeed),
       pattern_(static_cast<size_t>(kPattern * dtype_bytes(shape.dtype))),
       zone_shape_{shape.batch, shape.kv_heads, shape.n, shape.dim},
-      zone_strides_{shape.kv_heads * shape.zone_tokens * shape.dim, shape.zone_tokens * shape.dim,
-                    shape.dim, 1},
+      token_rows_(shape.is_cpu ? 1 : 2),
+      zone_strides_{shape.kv_heads * shape.zone_tokens * token_rows_ * shape.dim,
+                    shape.zone_tokens * token_rows_ * shape.dim, token_rows_ * shape.dim, 1},
       dense_shape_{{shape.batch, shape.kv_heads, kBenchDense[0], shape.dim},
                    {shape.batch, shape.kv_heads, kBenchDense[1], shape.dim}},
       query_shape_{shape.batch, shape.query_heads, shape.dim} {
@@ -76,10 +77,11 @@ BenchData::BenchData(const Engine& engine, const BenchShape& shape)
 absl::StatusOr<std::unique_ptr<BenchData>> BenchData::create(const Engine& engine,
                                                              const BenchShape& shape) {
   std::unique_ptr<BenchData> data(new BenchData(engine, shape));
-  for (std::unique_ptr<Memory>* zone : {&data->keys_, &data->values_}) {
-    CLI_ASSIGN_OR_RETURN(Memory memory,
-                         data->create_rows(shape.zone_kind, shape.rows() * shape.zone_tokens));
-    *zone = std::make_unique<Memory>(std::move(memory));
+  for (int64_t i = data->token_rows_; i <= 2; ++i) {
+    CLI_ASSIGN_OR_RETURN(
+        Memory memory,
+        data->create_rows(shape.zone_kind, data->token_rows_ * shape.rows() * shape.zone_tokens));
+    data->zone_.push_back(std::move(memory));
   }
   for (int64_t i = 0; i < 4 * shape.layers; ++i) {
     CLI_ASSIGN_OR_RETURN(
@@ -133,8 +135,11 @@ absl::Status BenchData::new_queries() {
   return copy(queries_->data(), new_queries_->data(), rows * shape_.row_bytes);
 }
 
-pkv_tensor BenchData::zone(const std::unique_ptr<Memory>& memory, int64_t layer) const {
-  auto* data = static_cast<char*>(memory->data()) + layer * shape_.layer_shift * shape_.row_bytes;
+pkv_tensor BenchData::zone(int which, int64_t layer) const {
+  const bool is_apart = token_rows_ == 1;
+  const int64_t row = layer * shape_.layer_shift * token_rows_ + (is_apart ? 0 : which);
+  auto* data = static_cast<char*>(zone_[is_apart ? static_cast<size_t>(which) : 0].data()) +
+               row * shape_.row_bytes;
   return engine_.tensor(shape_.zone_kind, data, shape_.dtype, zone_shape_, zone_strides_);
 }
 
@@ -153,7 +158,7 @@ const void* BenchData::read_from(int64_t layer, int64_t bytes) const {
   constexpr int64_t kAlignment = 64;
   const int64_t room = shape_.rows() * shape_.zone_tokens * shape_.row_bytes - bytes;
   const int64_t begin = layer * bytes % (room + 1) / kAlignment * kAlignment;
-  return static_cast<const char*>(keys_->data()) + begin;
+  return static_cast<const char*>(zone_.front().data()) + begin;
 }
 
 }  // namespace pkv::cli

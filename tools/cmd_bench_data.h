@@ -29,9 +29,9 @@ class BenchData {
                                                            const BenchShape& shape);
 
   // K and V of the zone, [b, h, n, d]. Layers see other tokens of the same memory, none twice where
-  // memory suffices.
-  pkv_tensor keys(int64_t layer) const { return zone(keys_, layer); }
-  pkv_tensor values(int64_t layer) const { return zone(values_, layer); }
+  // memory suffices. Where rows travel to a device K and V of a token are neighbours.
+  pkv_tensor keys(int64_t layer) const { return zone(0, layer); }
+  pkv_tensor values(int64_t layer) const { return zone(1, layer); }
   // Strides of one sequence of these, [h, t, d], and where its tokens begin.
   const int64_t* zone_strides() const { return zone_strides_ + 1; }
   // K (0) and V (1) of a dense part, [b, h, kBenchDense[part], d], each layer its own.
@@ -48,18 +48,18 @@ class BenchData {
   absl::StatusOr<Memory> create_rows(int32_t kind, int64_t rows);
   void fill(void* rows, int64_t count);  // host memory
   absl::Status copy(void* target, const void* source, int64_t bytes);
-  pkv_tensor zone(const std::unique_ptr<Memory>& memory, int64_t layer) const;
+  pkv_tensor zone(int which, int64_t layer) const;
 
   const Engine& engine_;
   const BenchShape& shape_;
   Random random_;
-  std::vector<char> pattern_;  // elements that rows are copied from
-  std::unique_ptr<Memory> keys_;
-  std::unique_ptr<Memory> values_;
+  std::vector<char> pattern_;            // elements that rows are copied from
+  std::vector<Memory> zone_;             // K and V, or both in one
   std::vector<Memory> dense_;            // [layers, part, K or V]
   std::unique_ptr<Memory> new_queries_;  // host memory that queries_ is copied from
   std::unique_ptr<Memory> queries_;
   int64_t zone_shape_[4];
+  int64_t token_rows_;  // rows of a token that are neighbours: 2, or K and V lie apart
   int64_t zone_strides_[4];
   int64_t dense_shape_[2][4];
   int64_t query_shape_[3];

@@ -78,7 +78,7 @@ absl::Status BenchStep::append(int64_t layer) {
       CLI_RETURN_IF_ERROR(check_interrupt());
       const int64_t piece[] = {shape.kv_heads, std::min(kAppendTokens, shape.n - begin), shape.dim};
       const int64_t offset =
-          sequence * keys.strides[0] * (shape.row_bytes / shape.dim) + begin * shape.row_bytes;
+          (sequence * keys.strides[0] + begin * keys.strides[2]) * (shape.row_bytes / shape.dim);
       const auto view = [&](const pkv_tensor& whole) {
         return engine_.tensor(shape.zone_kind, static_cast<char*>(whole.data) + offset, shape.dtype,
                               piece, data_.zone_strides());

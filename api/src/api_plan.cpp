@@ -183,6 +183,7 @@ pkv_status pkv_step_run(const pkv_plan* plan, pkv_stream* stream, const pkv_step
     if (given.hits != nullptr) {
       PKV_ASSIGN_OR_RETURN(hits, read_hits(given.hits));
     }
-    return pkv::step(*plan->plan, stream->stream, given, hits);
+    pkv::RowCache* rows = given.row_cache != nullptr ? given.row_cache->cache.get() : nullptr;
+    return pkv::step(*plan->plan, stream->stream, given, rows, hits);
   });
 }

@@ -19,10 +19,11 @@
 
 namespace pkv {
 
-class Cache;  // core/cache/cache.h
-class Codec;  // core/codec/codec.h
-class Index;  // core/index/index.h
-class Plan;   // core/plan/plan.h
+class Cache;     // core/cache/cache.h
+class Codec;     // core/codec/codec.h
+class Index;     // core/index/index.h
+class Plan;      // core/plan/plan.h
+class RowCache;  // core/index/row_cache.h
 
 // Texts handed out by an object; they live until it is destroyed. Equal texts are kept once.
 class Texts {
@@ -74,6 +75,10 @@ struct pkv_index {
 struct pkv_plan {
   std::unique_ptr<pkv::Plan> plan;
   pkv::Texts texts;
+};
+
+struct pkv_row_cache {
+  std::unique_ptr<pkv::RowCache> cache;
 };
 
 struct pkv_cache {

@@ -36,18 +36,41 @@ void list_rows(const TokenRows& rows, int64_t begin, int64_t count, const std::b
   }
 }
 
-// Attends to tokens [begin, end), for which nobody has asked yet.
-void attend_dense(const TokenRows& keys, const TokenRows& values, int64_t begin, int64_t end,
-                  AttendState& state) {
+// The tokens of a dense part that an entry of the batch attends to.
+struct DenseRows {
+  TokenRows keys;
+  TokenRows values;
+  int64_t begin;
+  int64_t end;
+
+  // Its first block, or none.
+  RowsAhead start() const {
+    return rows_ahead(keys, values, begin, std::min(kBlockRows, end - begin));
+  }
+};
+
+DenseRows dense_rows(const pkv_part& part, const pkv_batch& batch, int64_t i, int32_t kv_head) {
+  const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
+  if (length <= 0) return {};
+  const int64_t leading = part.key_pages.table != nullptr ? batch.sequences[i] : i;
+  const int64_t begin = part.starts != nullptr ? part.starts[i] : 0;
+  return {TokenRows(part.keys, part.key_pages, leading, kv_head),
+          TokenRows(part.values, part.value_pages, leading, kv_head), begin, begin + length};
+}
+
+// `following`: rows to ask for when all of these have been asked for.
+void attend_dense(const DenseRows& rows, RowsAhead following, AttendState& state) {
   RowBlock block{};
-  block.key_dtype = keys.dtype();
-  block.value_dtype = values.dtype();
-  for (int64_t first = begin; first < end; first += kBlockRows) {
-    block.count = std::min(kBlockRows, end - first);
+  block.key_dtype = rows.keys.dtype();
+  block.value_dtype = rows.values.dtype();
+  for (int64_t first = rows.begin; first < rows.end; first += kBlockRows) {
+    block.count = std::min(kBlockRows, rows.end - first);
     const int64_t next = first + block.count;
-    RowsAhead ahead = rows_ahead(keys, values, next, std::min(kBlockRows, end - next));
-    list_rows(keys, first, block.count, block.keys);
-    list_rows(values, first, block.count, block.values);
+    RowsAhead ahead = next < rows.end ? rows_ahead(rows.keys, rows.values, next,
+                                                   std::min(kBlockRows, rows.end - next))
+                                      : following;
+    list_rows(rows.keys, first, block.count, block.keys);
+    list_rows(rows.values, first, block.count, block.values);
     attend_block(block, ahead, state);
   }
 }
@@ -65,18 +88,6 @@ void attend_fetched(const FetchedRows& rows, AttendState& state) {
     RowsAhead none{};
     attend_block(block, none, state);
   }
-}
-
-void attend_part(const pkv_part& part, const pkv_batch& batch, int64_t i, int32_t kv_head,
-                 AttendState& state) {
-  const int64_t length = part.lengths != nullptr ? part.lengths[i] : part.keys.shape[2];
-  if (length <= 0) return;
-  const bool is_paged = part.key_pages.table != nullptr;
-  const int64_t leading = is_paged ? batch.sequences[i] : i;
-  const int64_t begin = part.starts != nullptr ? part.starts[i] : 0;
-  attend_dense(TokenRows(part.keys, part.key_pages, leading, kv_head),
-               TokenRows(part.values, part.value_pages, leading, kv_head), begin, begin + length,
-               state);
 }
 
 // A token of value 0 (8.1).
@@ -122,7 +133,13 @@ void attend_row(const pkv_attend_args& a, int64_t i, int32_t kv_head, const RowQ
                 const FetchedRows& fetched, const TailRow* tail, const TailRoom& room,
                 AttendState& state) {
   start_attend(query, state);
-  for (int32_t p = 0; p < a.part_count; ++p) attend_part(a.parts[p], a.batch, i, kv_head, state);
+  DenseRows rows = a.part_count > 0 ? dense_rows(a.parts[0], a.batch, i, kv_head) : DenseRows{};
+  for (int32_t p = 0; p < a.part_count; ++p) {
+    const DenseRows following =
+        p + 1 < a.part_count ? dense_rows(a.parts[p + 1], a.batch, i, kv_head) : DenseRows{};
+    attend_dense(rows, following.start(), state);
+    rows = following;
+  }
   attend_fetched(fetched, state);
   if (tail != nullptr) add_tail(a, *tail, room, state);
   add_sinks(a, kv_head, state);

@@ -134,13 +134,11 @@ HWY_INLINE VF4 scalar_dots(const Estimator& e, int32_t g) {
   return hn::Load(df, rounded);
 }
 
-// A record of one line: four vectors of 32 entries, as unpack_scalar4 leaves them.
+#undef PKV_CPU_HAS_LINES
 #if !HWY_HAVE_SCALABLE && HWY_CAP_GE512
-constexpr bool kHasLines = true;
-#else
-constexpr bool kHasLines = false;
-#endif
+#define PKV_CPU_HAS_LINES 1
 
+// A record of one line: four vectors of 32 entries, as unpack_scalar4 leaves them.
 struct Line {
   VI16 entries[4];
 };
@@ -169,6 +167,32 @@ HWY_INLINE VI32 line_dot(const Line& line, const VI16 (&c)[4]) {
   sum = hn::ReorderWidenMulAccumulate(dw, line.entries[3], c[3], sum, other);
   return hn::Add(sum, other);
 }
+
+// Lane k of each block of four: a part of the sum of u * c of key k.
+HWY_INLINE VI32 parts_of_four(const Line (&keys)[4], const int16_t* HWY_RESTRICT q) {
+  const DI16 di;
+  const size_t N = hn::Lanes(di);
+  const VI16 c[4] = {hn::Load(di, q), hn::Load(di, q + N), hn::Load(di, q + 2 * N),
+                     hn::Load(di, q + 3 * N)};
+  return parts_of_sums<int32_t>(line_dot(keys[0], c), line_dot(keys[1], c), line_dot(keys[2], c),
+                                line_dot(keys[3], c));
+}
+
+// The sums of the parts of four heads, four lanes each: heads 0, 2, 1, 3.
+HWY_INLINE VI32 sums_of_heads(VI32 x0, VI32 x1, VI32 x2, VI32 x3) {
+  const DI32 d;
+  const VI32 a = hn::Add(hn::ConcatLowerLower(d, x1, x0), hn::ConcatUpperUpper(d, x1, x0));
+  const VI32 b = hn::Add(hn::ConcatLowerLower(d, x3, x2), hn::ConcatUpperUpper(d, x3, x2));
+  return hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
+}
+
+HWY_INLINE VF in_all_blocks(VF4 x) {
+  const hn::FixedTag<float, 8> d8;
+  const auto half = hn::Combine(d8, x, x);
+  return hn::Combine(DF(), half, half);
+}
+
+#endif
 
 }  // namespace
 }  // namespace pkv::cpu::HWY_NAMESPACE

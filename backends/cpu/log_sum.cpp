@@ -13,10 +13,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 
-double log_sum_exp_impl(const float* x, int64_t count) {
+double log_sum_exp_impl(const float* x, int64_t count, LinesAhead& ahead) {
   const float max = largest_of(x, count);
   if (max == -std::numeric_limits<float>::infinity()) return static_cast<double>(max);
-  const double sum = sum_of_exps(x, count, 1.0F, max, [](int64_t, VF) {});
+  const double sum = sum_of_exps(x, count, 1.0F, max,
+                                 [&ahead](int64_t, VF) HWY_ATTR { ahead.request(kFloats / 8); });
   return static_cast<double>(max) + std::log(sum);
 }
 
@@ -62,8 +63,13 @@ HWY_EXPORT(exp_all_impl);
 HWY_EXPORT(scale_all_impl);
 HWY_EXPORT(cap_all_impl);
 
+double log_sum_exp(const Isa& isa, const float* x, int64_t count, LinesAhead& ahead) {
+  return PKV_CPU_DISPATCH(isa, log_sum_exp_impl)(x, count, ahead);
+}
+
 double log_sum_exp(const Isa& isa, const float* x, int64_t count) {
-  return PKV_CPU_DISPATCH(isa, log_sum_exp_impl)(x, count);
+  LinesAhead none{};
+  return log_sum_exp(isa, x, count, none);
 }
 
 float largest(const Isa& isa, const float* x, int64_t count) {

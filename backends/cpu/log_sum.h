@@ -5,11 +5,13 @@
 #include <cstdint>
 
 #include "backends/cpu/isa.h"
+#include "backends/cpu/prefetch.h"
 
 namespace pkv::cpu {
 
 // ln sum exp(x[i]), 0 <= i < count; NaN and -inf are left out, -inf if nothing is left. No x[i] is
-// +inf.
+// +inf. `ahead`: what to ask for meanwhile.
+double log_sum_exp(const Isa& isa, const float* x, int64_t count, LinesAhead& ahead);
 double log_sum_exp(const Isa& isa, const float* x, int64_t count);
 
 // The largest x[i]; NaN does not count, -inf for none.

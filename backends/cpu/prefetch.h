@@ -15,6 +15,16 @@ inline void prefetch_range(const void* begin, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) prefetch(line + at);
 }
 
+// Addresses of lines, asked for a few at a time while something else is computed.
+struct LinesAhead {
+  const void* const* next;
+  const void* const* end;
+
+  void request(int64_t count) {
+    for (; count > 0 && next != end; --count) prefetch(*next++);
+  }
+};
+
 // Rows of K and V that come next, asked for a few lines at a time while something else is computed:
 // all at once they would keep the core waiting.
 struct RowsAhead {

@@ -91,6 +91,7 @@ RerankRoom take_rerank_room(Scratch& scratch, const Isa& isa, const pkv_rerank_a
   if (a.tail_samples > 0) {
     room.sample_estimates = scratch.take<float>(group * a.tail_samples);
     room.samples = scratch.take<int32_t>(a.tail_samples);
+    room.lines = scratch.take<const void*>(2 * int64_t{a.tail_samples});
     room.sample_places = scratch.take<int32_t>(a.tail_samples);
     room.logits = scratch.take<float>(a.tail_samples);
   }
@@ -131,7 +132,26 @@ void write_no_hits(const pkv_rerank_args& a, const RerankRow& row, int32_t group
   }
 }
 
+namespace {
+
+// Positions of the samples; returns their lines, of which records are not expected to take two.
+LinesAhead list_samples(const pkv_rerank_args& a, const RerankRow& row, const RerankRoom& room) {
+  if (!wants_samples(a)) return {};
+  const format::Samples samples = format::samples(*a.codec.geometry, row.n, a.tail_samples);
+  SampleSteps steps(samples);
+  const RecordRow& records = room.estimator.records;
+  for (int64_t i = 0; i < samples.count; ++i) {
+    room.samples[i] = static_cast<int32_t>(samples.stride * steps.next());
+    room.lines[2 * i] = records.record(room.samples[i]);
+    room.lines[2 * i + 1] = records.factor(room.samples[i]);
+  }
+  return {room.lines, room.lines + 2 * samples.count};
+}
+
+}  // namespace
+
 void write_hits(const pkv_rerank_args& a, const RerankRow& row, const RerankRoom& room) {
+  const LinesAhead samples = list_samples(a, row, room);
   if (a.k == 0 && a.estimates == nullptr && a.rest_lse == nullptr) {  // the candidates are enough
     write_fillers(a, row, 0);
     return;
@@ -140,7 +160,7 @@ void write_hits(const pkv_rerank_args& a, const RerankRow& row, const RerankRoom
   estimate(e, row.candidates, row.candidate_count, BadKeys::kLowest, row.estimates, row.stride);
   const RowEstimates estimates = {row.estimates, row.stride, e.group, row.candidate_count};
   if (a.rank == PKV_RANK_GROUP) {
-    score_by_group(*e.isa, estimates, a.scale, a.soft_cap, room.shares, room.scores);
+    score_by_group(*e.isa, estimates, a.scale, a.soft_cap, samples, room.shares, room.scores);
   } else {
     score_by_mean(*e.isa, estimates, room.scores);
   }
@@ -161,10 +181,6 @@ void write_samples(const pkv_rerank_args& a, const RerankRow& row, const RerankR
   const Estimator& e = room.estimator;
   const int64_t most = a.tail_samples;
   const format::Samples samples = format::samples(*a.codec.geometry, row.n, a.tail_samples);
-  SampleSteps steps(samples);
-  for (int64_t i = 0; i < samples.count; ++i) {
-    room.samples[i] = static_cast<int32_t>(samples.stride * steps.next());
-  }
   estimate(e, room.samples, samples.count, BadKeys::kNan, row.sample_estimates, most);
   for (int32_t g = 0; g < e.group; ++g) {
     std::fill(row.sample_estimates + g * most + samples.count,

@@ -17,6 +17,7 @@ struct RerankRoom {
   float* estimates;         // [G, candidates_stride] where the caller does not want them
   float* sample_estimates;  // [G, T] likewise
   int32_t* samples;         // [T] positions
+  const void** lines;       // [2 T] where their records and factors are
   int32_t* sample_places;   // [T] where they stand among the candidates, -1: nowhere
   float* scores;            // [candidates_stride]
   float* shares;            // [G, candidates_stride], rank = group

@@ -53,8 +53,8 @@ void score_by_mean_impl(const RowEstimates& row, float* scores) {
   }
 }
 
-void score_by_group_impl(const RowEstimates& row, float scale, float soft_cap, float* shares,
-                         float* scores) {
+void score_by_group_impl(const RowEstimates& row, float scale, float soft_cap, LinesAhead ahead,
+                         float* shares, float* scores) {
   const DF df;
   const int64_t count = row.count;
   double lse[kMaxGroup];
@@ -72,8 +72,10 @@ void score_by_group_impl(const RowEstimates& row, float scale, float soft_cap, f
       factor = 1.0F;
     }
     const float max = factor * largest_of(x, count);
-    const double sum = sum_of_exps(
-        x, count, factor, max, [&](int64_t i, VF e) HWY_ATTR { store_part(e, share, i, count); });
+    const double sum = sum_of_exps(x, count, factor, max, [&](int64_t i, VF e) HWY_ATTR {
+      ahead.request(kFloats / 8);
+      store_part(e, share, i, count);
+    });
     lse[g] = static_cast<double>(max) + std::log(sum);
     weight[g] = static_cast<float>(1.0 / sum);
   }
@@ -108,8 +110,8 @@ void score_by_mean(const Isa& isa, const RowEstimates& row, float* scores) {
 }
 
 void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float soft_cap,
-                    float* shares, float* scores) {
-  PKV_CPU_DISPATCH(isa, score_by_group_impl)(row, scale, soft_cap, shares, scores);
+                    LinesAhead ahead, float* shares, float* scores) {
+  PKV_CPU_DISPATCH(isa, score_by_group_impl)(row, scale, soft_cap, ahead, shares, scores);
 }
 
 }  // namespace pkv::cpu

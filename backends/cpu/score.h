@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backends/cpu/isa.h"
+#include "backends/cpu/prefetch.h"
 
 namespace pkv::cpu {
 
@@ -19,8 +20,8 @@ struct RowEstimates {
 void score_by_mean(const Isa& isa, const RowEstimates& row, float* scores);
 
 // rank = group: ln sum_g exp(logit_g - lse_g), logit = scale * est, capped unless soft_cap is 0.
-// shares [group, count]: temporary.
+// shares [group, count]: temporary. `ahead`: what to ask for meanwhile.
 void score_by_group(const Isa& isa, const RowEstimates& row, float scale, float soft_cap,
-                    float* shares, float* scores);
+                    LinesAhead ahead, float* shares, float* scores);
 
 }  // namespace pkv::cpu

@@ -1,12 +1,12 @@
 // Stage select: exact, without sorting. docs/algorithm.md, section 5.
-// A linear histogram over the values finds the bin of the last entry kept; only that bin is looked
-// at in detail. Values outside +-1e38 share the outermost bins. Since a list is in ascending
-// position, equal values at the cut are kept in the order they come.
+// Bounds are tried, and the entries above each counted, until few lie between the last one that too
+// few reach and the last one that enough do; only those are looked at in detail. Since a list is in
+// ascending position, equal values at the cut are kept in the order they come.
 #include "backends/cpu/select.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "backends/cpu/isa.h"
@@ -22,105 +22,126 @@ HWY_BEFORE_NAMESPACE();
 namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kBins = 2048;
-constexpr int64_t kFewBins = 512;
-constexpr int64_t kCopies = 4;  // of the histogram: neighbours rarely wait for each other
-constexpr float kLargest = 1e38F;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kFew = 64;  // values that are sorted out one by one
 
-// bin = trunc((clamp(x) - lo) * scale), not decreasing in x.
-struct Binning {
-  float lo;
-  float hi;
-  float scale;
+// Integers that order like the numbers they stand for, and back. No NaN.
+int32_t rank_of(float x) {
+  const auto bits = std::bit_cast<int32_t>(x);
+  return bits >= 0 ? bits : bits ^ 0x7fffffff;
+}
+float float_of(int32_t rank) { return std::bit_cast<float>(rank >= 0 ? rank : rank ^ 0x7fffffff); }
+
+// Of what is not NaN.
+struct Range {
+  float least;
+  float most;
+  int64_t count;
 };
 
-// Over the finite values; lo > hi if there are none.
-HWY_INLINE Binning binning_of(const float* values, int64_t count, int64_t bins) {
-  const hn::CappedTag<float, 16> df;
-  const auto N = static_cast<int64_t>(hn::Lanes(df));
-  const auto largest = hn::Set(df, kLargest);
-  auto lo = largest;
-  auto hi = hn::Neg(largest);
-  const auto take = [&](hn::Vec<decltype(df)> v) HWY_ATTR {
-    const auto is_finite = hn::Lt(hn::Abs(v), hn::Set(df, std::numeric_limits<float>::infinity()));
-    lo = hn::Min(lo, hn::IfThenElse(is_finite, v, largest));
-    hi = hn::Max(hi, hn::IfThenElse(is_finite, v, hn::Neg(largest)));
-  };
-  int64_t i = 0;
-  for (; i + N <= count; i += N) take(hn::LoadU(df, values + i));
-  for (; i < count; ++i) take(hn::Set(df, values[i]));
-  Binning result{};
-  result.lo = std::max(-kLargest, hn::GetLane(hn::MinOfLanes(df, lo)));
-  result.hi = std::min(kLargest, hn::GetLane(hn::MaxOfLanes(df, hi)));
-  const float width = result.hi - result.lo;
-  result.scale = width > 0.0F ? std::min(static_cast<float>(bins - 1) / width, kLargest) : 0.0F;
-  return result;
-}
-
-template <class D, class V>
-HWY_INLINE hn::Vec<hn::RebindToSigned<D>> bin_of(D df, V v, const Binning& b) {
-  const hn::RebindToSigned<D> di;
-  const auto x = hn::Min(hn::Max(v, hn::Set(df, b.lo)), hn::Set(df, b.hi));
-  return hn::ConvertTo(di, hn::Mul(hn::Sub(x, hn::Set(df, b.lo)), hn::Set(df, b.scale)));
-}
-
-// counts[copies, bins]
-HWY_INLINE void count_bins(const float* values, int64_t count, const Binning& b, int64_t bins,
-                           uint32_t* counts) {
-  const hn::CappedTag<float, 16> df;
-  const hn::RebindToSigned<decltype(df)> di;
-  const auto N = static_cast<int64_t>(hn::Lanes(df));
-  std::memset(counts, 0, static_cast<size_t>(bins * kCopies) * sizeof(uint32_t));
-  HWY_ALIGN int32_t bin[16] = {};
-  // The mask is for NaN, which no comparison has put into a bin.
-  const auto count_lane = [&](int64_t lane) HWY_ATTR {
-    ++counts[(lane % kCopies) * bins + (bin[lane] & (bins - 1))];
-  };
-  int64_t i = 0;
-  for (; i + N <= count; i += N) {
-    hn::Store(bin_of(df, hn::LoadU(df, values + i), b), di, bin);
-    for (int64_t lane = 0; lane < N; lane += kCopies) {
-      count_lane(lane);
-      count_lane(lane + 1);
-      count_lane(lane + 2);
-      count_lane(lane + 3);
-    }
-  }
-  if (i == count) return;
-  hn::Store(bin_of(df, hn::LoadU(df, values + i), b), di, bin);  // room for whole vectors
-  for (int64_t lane = 0; lane < count - i; ++lane) count_lane(lane);
-}
-
-// The highest bin at or above which `rank` values lie; `above` of them in higher bins.
-HWY_INLINE int64_t bin_of_rank(const uint32_t* counts, int64_t bins, int64_t rank, int64_t* above) {
-  int64_t seen = 0;
-  for (int64_t bin = bins - 1; bin > 0; --bin) {
-    int64_t here = 0;
-    for (int64_t copy = 0; copy < kCopies; ++copy) here += counts[copy * bins + bin];
-    if (seen + here >= rank) {
-      *above = seen;
-      return bin;
-    }
-    seen += here;
-  }
-  *above = seen;
-  return 0;
-}
-
-// The values of one bin; returns their number.
-HWY_INLINE int64_t gather_bin(const float* values, int64_t count, const Binning& b, int64_t bin,
-                              float* out) {
+HWY_INLINE Range range_of(const float* values, int64_t count) {
   const DF df;
   const DI32 di;
   const auto N = static_cast<int64_t>(kFloats);
-  const VI32 wanted = hn::Set(di, static_cast<int32_t>(bin));
+  const VF infinity = hn::Set(df, kInfinity);
+  VF least = infinity;
+  VF most = hn::Neg(infinity);
+  VI32 missing = hn::Zero(di);
+  const auto take = [&](VF v) HWY_ATTR {
+    const auto is_nan = hn::IsNaN(v);
+    least = hn::Min(least, hn::IfThenElse(is_nan, infinity, v));
+    most = hn::Max(most, hn::IfThenElse(is_nan, hn::Neg(infinity), v));
+    missing = hn::Add(missing, hn::IfThenElseZero(hn::RebindMask(di, is_nan), hn::Set(di, 1)));
+  };
+  int64_t i = 0;
+  for (; i + N <= count; i += N) take(hn::LoadU(df, values + i));
+  if (i < count) {
+    HWY_ALIGN float rest[kFloats];
+    std::fill(rest, rest + kFloats, std::numeric_limits<float>::quiet_NaN());
+    std::copy(values + i, values + count, rest);
+    take(hn::Load(df, rest));
+    i += N;
+  }
+  return {hn::GetLane(hn::MinOfLanes(df, least)), hn::GetLane(hn::MaxOfLanes(df, most)),
+          i - hn::GetLane(hn::SumOfLanes(di, missing))};
+}
+
+// How many values reach the bound.
+HWY_INLINE int64_t count_from(const float* values, int64_t count, float bound) {
+  const DF df;
+  const DI32 di;
+  const auto N = static_cast<int64_t>(kFloats);
+  const VF least = hn::Set(df, bound);
+  const VI32 one = hn::Set(di, 1);
+  VI32 even = hn::Zero(di);
+  VI32 odd = even;
+  const auto reached = [&](int64_t at) HWY_ATTR {
+    return hn::IfThenElseZero(hn::RebindMask(di, hn::Ge(hn::LoadU(df, values + at), least)), one);
+  };
+  int64_t i = 0;
+  for (; i + 2 * N <= count; i += 2 * N) {
+    even = hn::Add(even, reached(i));
+    odd = hn::Add(odd, reached(i + N));
+  }
+  int64_t result = hn::GetLane(hn::SumOfLanes(di, hn::Add(even, odd)));
+  for (; i < count; ++i) result += values[i] >= bound ? 1 : 0;
+  return result;
+}
+
+// `enough` is reached by at least the wanted number of values, `few` by fewer.
+struct Bounds {
+  float enough;
+  float few;
+  int64_t from_enough;  // values that reach it
+  int64_t from_few;
+};
+
+// Narrows the bounds until at most `between` values lie between them, or no number does. At least
+// `wanted` values are numbers.
+HWY_INLINE Bounds narrow(const float* values, int64_t count, const Range& range, int64_t wanted,
+                         int64_t between) {
+  Bounds b{range.least, kInfinity, range.count, 0};
+  if (range.most == kInfinity) {
+    b.from_few = count_from(values, count, kInfinity);
+    if (b.from_few >= wanted) return {kInfinity, kInfinity, b.from_few, 0};
+  } else {
+    b.few = float_of(rank_of(range.most + 0.0F) + 1);  // behind +0 if that is the most
+  }
+  constexpr int kByValue = 12;  // numbers lie between bounds more evenly than their bits do
+  for (int step = 0; b.from_enough - b.from_few > between; ++step) {
+    float middle = 0.5F * b.enough + 0.5F * b.few;
+    if (step >= kByValue || !(middle > b.enough && middle < b.few)) {
+      const int64_t low = rank_of(b.enough);
+      const int64_t high = rank_of(b.few);
+      if (high - low < 2) break;
+      middle = float_of(static_cast<int32_t>(low + (high - low) / 2));
+    }
+    const int64_t reached = count_from(values, count, middle);
+    if (reached >= wanted) {
+      b.enough = middle;
+      b.from_enough = reached;
+    } else {
+      b.few = middle;
+      b.from_few = reached;
+    }
+  }
+  return b;
+}
+
+// The values between the bounds; returns their number. `out` has room for a vector more.
+HWY_INLINE int64_t gather_between(const float* values, int64_t count, const Bounds& b, float* out) {
+  const DF df;
+  const DI32 di;
+  const auto N = static_cast<int64_t>(kFloats);
+  const VF enough = hn::Set(df, b.enough);
+  const VF few = hn::Set(df, b.few);
   int64_t found = 0;
   for (int64_t i = 0; i < count; i += N) {
     const VF v = hn::LoadU(df, values + i);
-    auto mask = hn::RebindMask(df, hn::Eq(bin_of(df, v, b), wanted));
+    auto mask = hn::And(hn::Ge(v, enough), hn::Lt(v, few));
     if (i + N > count) mask = hn::And(mask, hn::FirstN(df, static_cast<size_t>(count - i)));
     if (hn::AllFalse(df, mask)) continue;
-    const Kept kept = keep_lanes(v, wanted, mask);
+    const Kept kept = keep_lanes(v, hn::Zero(di), mask);
     hn::StoreU(kept.values, df, out + found);
     found += kept.count;
   }
@@ -164,34 +185,32 @@ HWY_INLINE int64_t keep_at_least(Survivors& s, float cut) {
 void keep_best_impl(Survivors& s) {
   if (s.wanted <= 0) s.count = 0;
   if (s.count <= s.wanted) return;
-  const int64_t bins = s.count < 16384 ? kFewBins : kBins;  // clearing them costs time, too
-  const Binning b = binning_of(s.values, s.count, bins);
-  count_bins(s.values, s.count, b, bins, s.bins);
-  int64_t above = 0;
-  const int64_t bin = bin_of_rank(s.bins, bins, s.wanted, &above);
-  const int64_t inside = gather_bin(s.values, s.count, b, bin, s.boundary);
-  const int64_t rank = s.wanted - above;  // within the bin, from 1
-  std::nth_element(s.boundary, s.boundary + (rank - 1), s.boundary + inside,
-                   [](float x, float y) { return x > y; });
-  const float cut = s.boundary[rank - 1];
-  // What nth_element leaves behind the cut is not above it, what it leaves before not below.
-  const auto equal = static_cast<int64_t>(std::count(s.boundary, s.boundary + rank, cut));
-  const bool is_shared =
-      std::find(s.boundary + rank, s.boundary + inside, cut) != s.boundary + inside;
-  s.count = is_shared ? keep_from(s, cut, equal) : keep_at_least(s, cut);
+  const Bounds b = narrow(s.values, s.count, range_of(s.values, s.count), s.wanted, kFew);
+  float cut = b.enough;
+  int64_t above = b.from_few;
+  int64_t equal = b.from_enough - b.from_few;
+  if (equal <= kFew && b.enough < b.few) {
+    float* inside = s.boundary;
+    const int64_t count = gather_between(s.values, s.count, b, inside);
+    const int64_t rank = s.wanted - above;  // among them, from 1
+    std::nth_element(inside, inside + (rank - 1), inside + count,
+                     [](float x, float y) { return x > y; });
+    cut = inside[rank - 1];
+    // What nth_element leaves behind the cut is not above it, what it leaves before not below.
+    const auto before = static_cast<int64_t>(std::count(inside, inside + rank, cut));
+    above += rank - before;
+    equal = before + static_cast<int64_t>(std::count(inside + rank, inside + count, cut));
+  }
+  const int64_t wanted_equal = s.wanted - above;
+  s.count = wanted_equal < equal ? keep_from(s, cut, wanted_equal) : keep_at_least(s, cut);
   // What comes later loses against an equal value.
-  s.threshold = std::nextafter(cut, std::numeric_limits<float>::infinity());
+  s.threshold = std::nextafter(cut, kInfinity);
 }
 
-float bound_of_rank_impl(const float* values, int64_t count, int64_t rank, uint32_t* counts) {
-  constexpr float kNothing = -std::numeric_limits<float>::infinity();
-  const Binning b = binning_of(values, count, kFewBins);
-  if (!(b.lo < b.hi)) return kNothing;
-  count_bins(values, count, b, kFewBins, counts);
-  int64_t above = 0;
-  const int64_t bin = bin_of_rank(counts, kFewBins, rank, &above);
-  // A little below the bin's edge: rounding must not leave out values that lie on it.
-  return bin == 0 ? kNothing : b.lo + (static_cast<float>(bin) - 0.25F) / b.scale;
+float bound_of_rank_impl(const float* values, int64_t count, int64_t rank) {
+  const Range range = range_of(values, count);
+  if (range.count < rank) return -kInfinity;
+  return narrow(values, count, range, rank, rank / 32).enough;
 }
 
 void add_votes_impl(const float* votes, int64_t count, int64_t first, Survivors& survivors) {
@@ -223,7 +242,6 @@ Survivors take_survivors(Scratch& scratch, const Isa& isa, int64_t max_length, i
   result.values = scratch.take<float>(capacity + 16);
   result.positions = scratch.take<int32_t>(capacity + 16);
   result.boundary = scratch.take<float>(capacity + 16);
-  result.bins = scratch.take<uint32_t>(2048 * 4);
   return result;
 }
 
@@ -244,9 +262,8 @@ void keep_best(Survivors& survivors) {
   PKV_CPU_DISPATCH(*survivors.isa, keep_best_impl)(survivors);
 }
 
-float bound_of_rank(const Isa& isa, const float* values, int64_t count, int64_t rank,
-                    uint32_t* bins) {
-  return PKV_CPU_DISPATCH(isa, bound_of_rank_impl)(values, count, rank, bins);
+float bound_of_rank(const Isa& isa, const float* values, int64_t count, int64_t rank) {
+  return PKV_CPU_DISPATCH(isa, bound_of_rank_impl)(values, count, rank);
 }
 
 void add_votes(const float* votes, int64_t count, int64_t first, Survivors& survivors) {

@@ -17,7 +17,6 @@ struct Survivors {
   float* values;       // [capacity], room for 16 more
   int32_t* positions;  // likewise
   float* boundary;     // likewise; temporary
-  uint32_t* bins;      // temporary
   int64_t capacity;
   int64_t wanted;
   int64_t count;
@@ -42,9 +41,9 @@ void add_votes(const float* votes, int64_t count, int64_t first, Survivors& surv
 // is NaN.
 void keep_best(Survivors& survivors);
 
-// Of `count` values, a bound that about `rank` of them reach; -inf if there is nothing to go by.
-float bound_of_rank(const Isa& isa, const float* values, int64_t count, int64_t rank,
-                    uint32_t* bins);
+// Of `count` values, a bound that at least `rank` of them reach, and hardly more; -inf if there are
+// fewer. NaN does not count.
+float bound_of_rank(const Isa& isa, const float* values, int64_t count, int64_t rank);
 
 // The rank of a threshold in a sample of `sampled` of n values that the `wanted` best of all very
 // likely reach: neighbours resemble each other, so the margin is wide. A miss costs a second scan.

@@ -45,7 +45,7 @@ float guess(const float* votes, int64_t n, int64_t wanted, const Survivors& surv
     std::copy_n(votes + i * (n / kRun) / runs * kRun, kRun, survivors.values + i * kRun);
   }
   const int64_t rank = sample_rank(wanted, n, runs * kRun);
-  return bound_of_rank(*survivors.isa, survivors.values, runs * kRun, rank, survivors.bins);
+  return bound_of_rank(*survivors.isa, survivors.values, runs * kRun, rank);
 }
 
 void select_votes(const pkv_select_args& a, int64_t r, int64_t n, Survivors& survivors) {

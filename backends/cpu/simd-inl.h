@@ -103,19 +103,28 @@ HWY_INLINE hn::Vec<D4<T>> sum_blocks(hn::Vec<hn::CappedTag<T, kFloats>> x) {
   }
 }
 
-// Lane i: the sum of all lanes of x_i.
+// Lane i of each block of four: a part of the sum of all lanes of x_i.
 template <typename T>
-HWY_INLINE hn::Vec<D4<T>> sums_of_four(hn::Vec<hn::CappedTag<T, kFloats>> x0,
-                                       hn::Vec<hn::CappedTag<T, kFloats>> x1,
-                                       hn::Vec<hn::CappedTag<T, kFloats>> x2,
-                                       hn::Vec<hn::CappedTag<T, kFloats>> x3) {
+HWY_INLINE hn::Vec<hn::CappedTag<T, kFloats>> parts_of_sums(hn::Vec<hn::CappedTag<T, kFloats>> x0,
+                                                            hn::Vec<hn::CappedTag<T, kFloats>> x1,
+                                                            hn::Vec<hn::CappedTag<T, kFloats>> x2,
+                                                            hn::Vec<hn::CappedTag<T, kFloats>> x3) {
   const hn::CappedTag<T, kFloats> d;
   const hn::CappedTag<uint64_t, kFloats / 2> d64;
   const auto s01 = hn::Add(hn::InterleaveLower(d, x0, x1), hn::InterleaveUpper(d, x0, x1));
   const auto s23 = hn::Add(hn::InterleaveLower(d, x2, x3), hn::InterleaveUpper(d, x2, x3));
   const auto lower = hn::InterleaveLower(d64, hn::BitCast(d64, s01), hn::BitCast(d64, s23));
   const auto upper = hn::InterleaveUpper(d64, hn::BitCast(d64, s01), hn::BitCast(d64, s23));
-  return sum_blocks<T>(hn::Add(hn::BitCast(d, lower), hn::BitCast(d, upper)));
+  return hn::Add(hn::BitCast(d, lower), hn::BitCast(d, upper));
+}
+
+// Lane i: the sum of all lanes of x_i.
+template <typename T>
+HWY_INLINE hn::Vec<D4<T>> sums_of_four(hn::Vec<hn::CappedTag<T, kFloats>> x0,
+                                       hn::Vec<hn::CappedTag<T, kFloats>> x1,
+                                       hn::Vec<hn::CappedTag<T, kFloats>> x2,
+                                       hn::Vec<hn::CappedTag<T, kFloats>> x3) {
+  return sum_blocks<T>(parts_of_sums<T>(x0, x1, x2, x3));
 }
 
 }  // namespace pkv::cpu::HWY_NAMESPACE

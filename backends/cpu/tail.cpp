@@ -39,8 +39,12 @@ class Tail {
               : 0.0F;
     }
     if (reads_samples(a_)) list_sketches();
+    float rests[kMaxGroup];
+    for (int32_t g = 0; g < state_.group; ++g) rests[g] = rest_logit(g);
+    ahead_.request(ahead_.end - ahead_.next);
+    drop_bad();
     for (int32_t first = 0; first < state_.group; first += kSketchHeads) {
-      add_heads(first, std::min(kSketchHeads, state_.group - first));
+      add_heads(first, std::min(kSketchHeads, state_.group - first), rests + first);
     }
   }
 
@@ -55,8 +59,12 @@ class Tail {
   }
 
   void list_sketch(int64_t entry, int32_t origin) {
-    prefetch(row_.records.sketch_factor(entry));
-    prefetch_range(row_.records.sketch(entry), row_.records.layout->sketch_bytes);
+    const void** line = room_.lines + line_count_;
+    *line++ = row_.records.sketch_factor(entry);
+    const uint8_t* sketch = row_.records.sketch(entry);
+    const int64_t bytes = row_.records.layout->sketch_bytes;
+    for (int64_t at = 0; at < bytes; at += kLine) *line++ = sketch + at;
+    line_count_ = line - room_.lines;
     room_.entries[count_] = static_cast<int32_t>(entry);
     room_.origins[count_++] = origin;
   }
@@ -83,7 +91,7 @@ class Tail {
       if (place >= 0 && (is_sketch || room_.is_fetched[place] != 0)) continue;
       list_sketch(entry, static_cast<int32_t>(i));
     }
-    drop_bad();
+    ahead_ = {room_.lines, room_.lines + line_count_};
   }
 
   // Reads the factors; a bad key has none, and is no sample.
@@ -118,19 +126,20 @@ class Tail {
     if (row_.good_count <= 0) return kNothing;
     if (a_.tail == PKV_TAIL_SKETCH) return row_.rest_lse[g];
     candidate_logits(g);
-    const double others = log_sum_exp(isa_, room_.logits, row_.candidate_count);
+    const double others = log_sum_exp(isa_, room_.logits, row_.candidate_count, ahead_);
     const auto rest = static_cast<double>(row_.rest_lse[g]);
     const double max = std::max(others, rest);
     if (max == static_cast<double>(kNothing)) return kNothing;
     return static_cast<float>(max + std::log(std::exp(others - max) + std::exp(rest - max)));
   }
 
-  void add_heads(int32_t first, int32_t heads) {
+  // `rests`: rest_logit of these heads.
+  void add_heads(int32_t first, int32_t heads, const float* rests) {
     std::fill_n(room_.weights, count_ * kSketchHeads, 0.0F);
     float sketched[kSketchHeads] = {};  // sum of a head's weights of sketches
     for (int32_t i = 0; i < heads; ++i) {
       const int32_t g = first + i;
-      const float rest = rest_logit(g);
+      const float rest = rests[i];
       if (a_.tail == PKV_TAIL_SKETCH) sketched[i] += weigh_candidates(g, i, rest);
       if (rest == kNothing) continue;
       const float weight = add_token(rest, g, state_);
@@ -205,6 +214,8 @@ class Tail {
   const TailRoom& room_;
   AttendState& state_;
   const Isa& isa_;
+  int64_t line_count_ = 0;
+  LinesAhead ahead_{};        // of the listed sketches
   int64_t count_ = 0;         // listed sketches
   int64_t first_sample_ = 0;  // among them
   bool is_whole_ = false;     // every key is a sample
@@ -226,6 +237,8 @@ TailRoom take_tail_room(Scratch& scratch, const pkv_attend_args& a) {
   room.sample_places = scratch.take<int32_t>(samples);
   const int64_t listed = a.tail == PKV_TAIL_SKETCH ? most : samples;
   room.entries = scratch.take<int32_t>(listed);
+  room.lines =
+      scratch.take<const void*>(listed * (1 + (a.codec.geometry->value_dim / 2 + kLine) / kLine));
   room.origins = scratch.take<int32_t>(listed);
   room.factors = scratch.take<float>(listed);
   room.weights = scratch.take<float>(listed * kSketchHeads);

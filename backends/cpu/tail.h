@@ -17,6 +17,7 @@ struct TailRoom {
   float* shares;           // [most] exp of them
   int32_t* entries;        // [most] sketches that count
   int32_t* origins;        // [most] where their estimates stand: candidates, then samples
+  const void** lines;      // [most, 1 + lines of a sketch] where they and their factors are
   float* factors;          // [most] w_v
   float* weights;          // [most, 4]
   float* sums;             // [4, padded_dv]

@@ -50,92 +50,124 @@ HWY_INLINE KeySums key_sums(const GroupSums& s) {
   return {hn::InterleaveLower(d, even, s.odd), hn::InterleaveUpper(d, even, s.odd)};
 }
 
-// Stores the 32 sums of two groups.
-HWY_INLINE void store_sums(const KeySums& a, const KeySums& b, uint16_t* HWY_RESTRICT sums) {
+// Of four vectors x0 .. x3, the sums of their blocks of 16 bytes, in the order x0, x2, x1, x3.
+HWY_MAYBE_UNUSED HWY_INLINE V16 sums_of_blocks(V16 x0, V16 x1, V16 x2, V16 x3) {
+  const V16 a = fold_halves(x0, x1);
+  const V16 b = fold_halves(x2, x3);
+  return hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
+}
+
+// Stores the 64 sums of a block's groups, less the bias.
+HWY_INLINE void store_sums(const GroupSums (&g)[kGroups], int32_t bias,
+                           int16_t* HWY_RESTRICT sums) {
   const D16 d;
+  const V16 offset = hn::Set(d, static_cast<uint16_t>(bias));
+  auto* out = reinterpret_cast<uint16_t*>(sums);
+  const auto store = [&](V16 x, size_t at) HWY_ATTR { hn::Store(hn::Sub(x, offset), d, out + at); };
   if constexpr (kVectorBytes == 64) {
-    const V16 even = fold_halves(a.lower, b.lower);
-    const V16 odd = fold_halves(a.upper, b.upper);
-    hn::Store(hn::OddEvenBlocks(hn::Add(odd, hn::SwapAdjacentBlocks(odd)),
-                                hn::Add(even, hn::SwapAdjacentBlocks(even))),
-              d, sums);
-  } else if constexpr (kVectorBytes == 32) {
-    hn::Store(fold_halves(a.lower, a.upper), d, sums);
-    hn::Store(fold_halves(b.lower, b.upper), d, sums + 16);
+    // By blocks of 16 bytes: groups 0, 2, 1, 3.
+    const KeySums keys = key_sums({sums_of_blocks(g[0].all, g[1].all, g[2].all, g[3].all),
+                                   sums_of_blocks(g[0].odd, g[1].odd, g[2].odd, g[3].odd)});
+    store(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(keys.upper), keys.lower), 0);
+    store(hn::OddEvenBlocks(keys.upper, hn::SwapAdjacentBlocks(keys.lower)), 32);
   } else {
-    hn::Store(a.lower, d, sums);
-    hn::Store(a.upper, d, sums + 8);
-    hn::Store(b.lower, d, sums + 16);
-    hn::Store(b.upper, d, sums + 24);
+    for (size_t i = 0; i < size_t{kGroups}; ++i) {
+      const KeySums keys = key_sums(g[i]);
+      if constexpr (kVectorBytes == 32) {
+        store(fold_halves(keys.lower, keys.upper), i * 16);
+      } else {
+        store(keys.lower, i * 16);
+        store(keys.upper, i * 16 + 8);
+      }
+    }
   }
 }
 
-// sums[64] of the keys of a block. Beyond S the tables are 0, whatever bytes are read there.
-HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, int64_t group_bytes,
-                            const uint8_t* HWY_RESTRICT low, const uint8_t* HWY_RESTRICT high,
-                            int64_t table_bytes, BlocksAhead& ahead, uint16_t* HWY_RESTRICT sums) {
+// Tables of one vector that votes.
+struct TablePair {
+  const uint8_t* low;
+  const uint8_t* high;
+};
+
+HWY_INLINE TablePair table_pair(const VoteTables& t, int32_t v) {
+  const int64_t bytes = int64_t{t.padded} * kGroupKeys;
+  return {t.low + v * bytes, t.high + v * bytes};
+}
+
+// sums[64] of the keys of a block for each pair of tables, less the bias. Beyond S the tables are 0,
+// whatever bytes are read there. kTableBytes: of a table, where they are known; else 0.
+template <int64_t kTableBytes, int kPairs>
+HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, const VoteTables& t,
+                            const TablePair (&pairs)[kPairs], BlocksAhead& ahead,
+                            int16_t (*HWY_RESTRICT sums)[64]) {
   const D8 d8;
   const D16 d16;
   const auto nibble = hn::Set(d8, uint8_t{15});
-  const V16 zero = hn::Zero(d16);
-  GroupSums g0{zero, zero};
-  GroupSums g1{zero, zero};
-  GroupSums g2{zero, zero};
-  GroupSums g3{zero, zero};
-  for (int64_t at = 0; at < table_bytes; at += static_cast<int64_t>(kVectorBytes)) {
-    const auto table_low = hn::Load(d8, low + at);
-    const auto table_high = hn::Load(d8, high + at);
-    ahead.request();
-    const auto add = [&](GroupSums& group, const uint8_t* bytes) HWY_ATTR {
-      const auto x = hn::LoadU(d8, bytes);
-      const auto x_high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
-      const auto sum = hn::Add(hn::TableLookupBytes(table_low, hn::And(x, nibble)),
-                               hn::TableLookupBytes(table_high, x_high));
-      const V16 pair = hn::BitCast(d16, sum);
-      group.all = hn::Add(group.all, pair);
-      group.odd = hn::Add(group.odd, hn::ShiftRight<8>(pair));
-    };
-    add(g0, block + at);
-    add(g1, block + at + group_bytes);
-    add(g2, block + at + 2 * group_bytes);
-    add(g3, block + at + 3 * group_bytes);
+  const int64_t table_bytes = kTableBytes != 0 ? kTableBytes : int64_t{t.padded} * kGroupKeys;
+  const int64_t group_bytes = kTableBytes != 0 ? kTableBytes : int64_t{t.subspaces} * kGroupKeys;
+  GroupSums groups[kPairs][kGroups];
+  for (auto& pair : groups) {
+    for (GroupSums& group : pair) group = {hn::Zero(d16), hn::Zero(d16)};
   }
-  store_sums(key_sums(g0), key_sums(g1), sums);
-  store_sums(key_sums(g2), key_sums(g3), sums + 32);
+  HWY_UNROLL(4)
+  for (int64_t at = 0; at < table_bytes; at += static_cast<int64_t>(kVectorBytes)) {
+    V8 low[kPairs];
+    V8 high[kPairs];
+    for (int p = 0; p < kPairs; ++p) {
+      low[p] = hn::Load(d8, pairs[p].low + at);
+      high[p] = hn::Load(d8, pairs[p].high + at);
+    }
+    ahead.request();
+    HWY_UNROLL(4)
+    for (int64_t i = 0; i < kGroups; ++i) {
+      const auto x = hn::LoadU(d8, block + at + i * group_bytes);
+      const auto x_high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x))), nibble);
+      const auto x_low = hn::And(x, nibble);
+      HWY_UNROLL(2)
+      for (int p = 0; p < kPairs; ++p) {
+        const auto sum =
+            hn::Add(hn::TableLookupBytes(low[p], x_low), hn::TableLookupBytes(high[p], x_high));
+        const V16 pair = hn::BitCast(d16, sum);
+        groups[p][i].all = hn::Add(groups[p][i].all, pair);
+        groups[p][i].odd = hn::Add(groups[p][i].odd, hn::ShiftRight<8>(pair));
+      }
+    }
+  }
+  for (int p = 0; p < kPairs; ++p) store_sums(groups[p], 127 * t.subspaces, sums[p]);
 }
 
-// votes[64] = fp32(sum - bias) * factor
-HWY_INLINE void graded_products(const uint16_t* HWY_RESTRICT sums, int32_t bias,
+// votes[64] = fp32(sum) * factor
+HWY_INLINE void graded_products(const int16_t* HWY_RESTRICT sums,
                                 const uint8_t* HWY_RESTRICT factors, float* HWY_RESTRICT votes) {
   const hn::CappedTag<float, 16> df;
   const hn::RebindToSigned<decltype(df)> di;
   const hn::RebindToUnsigned<decltype(df)> du;
   const hn::Rebind<uint16_t, decltype(df)> dh;
-  const auto offset = hn::Set(di, bias);
+  const hn::Rebind<int16_t, decltype(df)> ds;
   const auto* f = reinterpret_cast<const uint16_t*>(factors);
   for (size_t i = 0; i < 64; i += hn::Lanes(df)) {
-    const auto t = hn::Sub(hn::PromoteTo(di, hn::Load(dh, sums + i)), offset);
+    const auto t = hn::PromoteTo(di, hn::Load(ds, sums + i));
     const auto w = hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, f + i))));
     hn::StoreU(hn::Mul(hn::ConvertTo(df, t), w), df, votes + i);
   }
 }
 
+template <int64_t kTableBytes>
 HWY_INLINE void graded_block(const VoteRow& row, const uint8_t* HWY_RESTRICT block,
                              BlocksAhead& ahead, float* HWY_RESTRICT votes) {
   const VoteTables& t = row.tables;
-  const int64_t group_bytes = int64_t{t.subspaces} * kGroupKeys;
-  const int64_t table_bytes = int64_t{t.padded} * kGroupKeys;
-  HWY_ALIGN uint16_t sums[64];
-  graded_sums(block, group_bytes, t.low, t.high, table_bytes, ahead, sums);
+  HWY_ALIGN int16_t sums[1][64];
+  graded_sums<kTableBytes, 1>(block, t, {table_pair(t, 0)}, ahead, sums);
   BlocksAhead none;
   for (int32_t v = 1; v < t.vectors; ++v) {
-    HWY_ALIGN uint16_t other[64];
-    graded_sums(block, group_bytes, t.low + v * table_bytes, t.high + v * table_bytes, table_bytes,
-                none, other);
-    for (int i = 0; i < 64; ++i) sums[i] = std::max(sums[i], other[i]);
+    HWY_ALIGN int16_t other[1][64];
+    graded_sums<kTableBytes, 1>(block, t, {table_pair(t, v)}, none, other);
+    for (int i = 0; i < 64; ++i) sums[0][i] = std::max(sums[0][i], other[0][i]);
   }
-  graded_products(sums, 127 * t.subspaces, block + row.records.layout->block_tail, votes);
+  graded_products(sums[0], block + row.records.layout->block_tail, votes);
 }
+
+constexpr int64_t kTableBytes128 = 16 * kGroupKeys;  // d = 128
 
 void tier_block(const VoteRow& row, const uint8_t* block, float* votes) {
   const int64_t group_bytes = int64_t{row.tables.subspaces} * kGroupKeys;
@@ -156,23 +188,43 @@ HWY_INLINE void block_votes(const VoteRow& row, int64_t position, BlocksAhead& a
   const uint8_t* block = row.records.block(position);
   ahead.start_block();
   if (row.tables.points == nullptr) {
-    graded_block(row, block, ahead, votes);
+    if (row.tables.subspaces * kGroupKeys == kTableBytes128) {
+      graded_block<kTableBytes128>(row, block, ahead, votes);
+    } else {
+      graded_block<0>(row, block, ahead, votes);
+    }
   } else {
-    ahead.request();
+    for (int64_t i = BlocksAhead::requests_of(*row.records.layout); i > 0; --i) ahead.request();
     tier_block(row, block, votes);
   }
 }
 
-// Times that a block asks for what comes.
-int64_t requests_of(const VoteRow& row) {
-  if (row.tables.points != nullptr) return 1;
-  return int64_t{row.tables.padded} * kGroupKeys / static_cast<int64_t>(kVectorBytes);
+// Two searches whose sign bytes are unpacked once, where there are registers for the sums of both.
+HWY_INLINE bool can_share(const Search* searches, int32_t count) {
+  const VoteTables& t = searches->row.tables;
+  return kVectorBytes == 64 && count > 1 && t.points == nullptr && t.vectors == 1 &&
+         t.subspaces * kGroupKeys == kTableBytes128;
+}
+
+HWY_INLINE void scan_two(const Search* searches, int64_t at, int64_t valid, BlocksAhead& ahead) {
+  const VoteRow& row = searches->row;
+  const uint8_t* block = row.records.block(at);
+  HWY_ALIGN int16_t sums[2][64];
+  ahead.start_block();
+  graded_sums<kTableBytes128, 2>(block, row.tables,
+                                 {table_pair(row.tables, 0), table_pair(searches[1].row.tables, 0)},
+                                 ahead, sums);
+  HWY_ALIGN float votes[kBlockKeys];
+  for (int s = 0; s < 2; ++s) {
+    graded_products(sums[s], block + row.records.layout->block_tail, votes);
+    collect_block(votes, valid, at, *searches[s].survivors);
+  }
 }
 
 }  // namespace
 
 void vote_range_impl(const VoteRow& row, int64_t begin, int64_t end, float* votes) {
-  BlocksAhead ahead(row.records, begin, end, requests_of(row));
+  BlocksAhead ahead(row.records, begin, end);
   int64_t at = begin;
   for (; at + kBlockKeys <= end; at += kBlockKeys) {
     block_votes(row, at, ahead, votes + (at - begin));
@@ -184,13 +236,18 @@ void vote_range_impl(const VoteRow& row, int64_t begin, int64_t end, float* vote
 }
 
 void scan_range_impl(const Search* searches, int32_t count, int64_t begin, int64_t end) {
-  BlocksAhead ahead(searches->row.records, begin, end, requests_of(searches->row));
+  BlocksAhead ahead(searches->row.records, begin, end);
   BlocksAhead none;
   HWY_ALIGN float votes[kBlockKeys];
+  const int32_t shared = can_share(searches, count) ? count / 2 * 2 : 0;
   for (int64_t at = begin; at < end; at += kBlockKeys) {
-    for (int32_t s = 0; s < count; ++s) {
+    const int64_t valid = std::min(kBlockKeys, end - at);
+    for (int32_t s = 0; s < shared; s += 2) {
+      scan_two(searches + s, at, valid, s == 0 ? ahead : none);
+    }
+    for (int32_t s = shared; s < count; ++s) {
       block_votes(searches[s].row, at, s == 0 ? ahead : none, votes);
-      collect_block(votes, std::min(kBlockKeys, end - at), at, *searches[s].survivors);
+      collect_block(votes, valid, at, *searches[s].survivors);
     }
   }
 }
@@ -239,8 +296,7 @@ float guess_threshold(const VoteRow& row, int64_t wanted, const Survivors& survi
       std::clamp(enough, kSampleBlocksLeast, std::min(blocks / 8, kSampleBlocks));
   PKV_CPU_DISPATCH(*row.isa, sample_votes_impl)(row, samples, survivors.values);
   const int64_t keys = samples * kBlockKeys;
-  return bound_of_rank(*row.isa, survivors.values, keys, sample_rank(wanted, row.n, keys),
-                       survivors.bins);
+  return bound_of_rank(*row.isa, survivors.values, keys, sample_rank(wanted, row.n, keys));
 }
 
 void select_rows(const Search* searches, int32_t count) {

@@ -77,16 +77,6 @@ AttendSlots slots_of(const pkv_attend_args& a) {
   return slots;
 }
 
-TokenRun run_of(const pkv_part& part) {
-  TokenRun run{};
-  run.keys = source_of(part.keys, part.key_pages);
-  run.values = source_of(part.values, part.value_pages);
-  run.tokens = part.keys.shape[2];
-  run.lengths = part.lengths;
-  run.starts = part.starts;
-  return run;
-}
-
 // The fetched rows, copied.
 TokenRun rows_run(const pkv_attend_args& a) {
   TokenRun run{};
@@ -115,7 +105,8 @@ TailArgs tail_of(const pkv_attend_args& a) {
   return tail;
 }
 
-gpuError_t launch_slots(const pkv_attend_args& a, const TokenRun& rows, const int32_t* bad,
+gpuError_t launch_slots(const pkv_attend_args& a, const TokenRun& rows,
+                        const pkv_row_cache_args& row_cache, const int32_t* bad,
                         const Partials& partials, gpuStream_t stream) {
   AttendArgs args{};
   args.codec = view_of(a.codec);
@@ -131,9 +122,10 @@ gpuError_t launch_slots(const pkv_attend_args& a, const TokenRun& rows, const in
   args.slots = slots_of(a);
   args.partials = partials;
   args.tail = tail_of(a);
+  args.row_cache = row_cache;
   LaunchShape shape;
-  shape.grid_x = static_cast<unsigned>(args.slots.all());
-  shape.grid_y = grid_rows(args.rows * passes_of(a));
+  shape.grid_x = grid_tiles(args.rows * passes_of(a), 1);
+  shape.grid_y = static_cast<unsigned>(args.slots.all());
   shape.threads = Traits::kAttendThreads;
   const int32_t width = width_of(*a.codec.geometry);
   return with_shape(width, heads_per_pass(width, args.group), [&](auto of) {
@@ -164,7 +156,7 @@ gpuError_t launch_merge(const pkv_attend_args& a, const int32_t* bad, const Part
   LaunchShape shape;
   shape.grid_y = grid_rows(args.heads);
   shape.threads = Traits::kMergeThreads;
-  shape.dynamic_bytes = a.codec.geometry->value_dim * int64_t{sizeof(float)};
+  shape.dynamic_bytes = merge_bytes(a.codec.geometry->value_dim, args.slots.all());
   return launch("merge_slots", merge_slots<Traits>, shape, stream, args);
 }
 
@@ -219,7 +211,8 @@ pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv
     const gpuError_t error =
         launch_prepare_queries(args->codec, args->queries, rows_of(*args), temporaries.queries, s);
     if (error != gpuSuccess) return error;
-    return launch_attend(*args, rows_run(*args), temporaries.queries.bad, temporaries.partials, s);
+    return launch_attend(*args, rows_run(*args), {}, temporaries.queries.bad, temporaries.partials,
+                         s);
   });
 }
 
@@ -263,9 +256,10 @@ Partials take_partials(Scratch& scratch, const pkv_attend_args& a) {
   return partials;
 }
 
-gpuError_t launch_attend(const pkv_attend_args& args, const TokenRun& rows, const int32_t* bad,
+gpuError_t launch_attend(const pkv_attend_args& args, const TokenRun& rows,
+                         const pkv_row_cache_args& row_cache, const int32_t* bad,
                          const Partials& partials, gpuStream_t stream) {
-  const gpuError_t error = launch_slots(args, rows, bad, partials, stream);
+  const gpuError_t error = launch_slots(args, rows, row_cache, bad, partials, stream);
   return error == gpuSuccess ? launch_merge(args, bad, partials, stream) : error;
 }
 

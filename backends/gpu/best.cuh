@@ -39,11 +39,42 @@ struct BestScratch {
   int32_t run_count;
 };
 
-// Shared memory of a block. Counters lie in kCopies copies, so that fewer lanes meet at one.
-template <int kThreads>
+// Counters of a block, in kCopies copies, so that fewer lanes meet at one.
+template <int kCopies>
+struct BestBins {
+  uint32_t counts[kBestBins * kCopies];
+
+  // A barrier stands behind.
+  template <int kThreads>
+  PKV_DEVICE void clear() {
+    for (int i = thread_index(); i < kBestBins * kCopies; i += kThreads) counts[i] = 0;
+    sync_block();
+  }
+  PKV_DEVICE void add(uint32_t digit) {
+    atomic_add(counts + digit * kCopies + thread_index() % kCopies, 1U);
+  }
+  PKV_DEVICE uint32_t operator()(int digit) const {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) sum += counts[digit * kCopies + i];
+    return sum;
+  }
+  // Adds what was counted to `bins` in global memory. Barriers stand before and behind.
+  template <int kThreads>
+  PKV_DEVICE void add_to(uint32_t* bins, int count) const {
+    sync_block();
+    for (int digit = thread_index(); digit < count; digit += kThreads) {
+      const uint32_t here = (*this)(digit);
+      if (here > 0) atomic_add(bins + digit, here);
+    }
+    sync_block();
+  }
+};
+
+// Shared memory of a block.
+template <int kThreads, int kCopies = 4>
 struct BestShared {
-  static constexpr int kCopies = 4;
-  uint32_t bins[kBestBins * kCopies];
+  BestBins<kCopies> bins;
   uint32_t sums[kThreads / 32];
   uint64_t runs[kThreads / 32];
   BestState state;
@@ -59,62 +90,72 @@ PKV_DEVICE float value_of_order_key(uint32_t key) {
   return std::bit_cast<float>((key >> 31) != 0 ? key & 0x7fffffffU : ~key);
 }
 
-// f(place, key) for places of [begin, end) that are `step` apart. NaN keys come too.
+// Keys of places place .. place + 3; 0 from `end` on.
+struct FourKeys {
+  uint32_t key[4];
+
+  PKV_DEVICE FourKeys(const float* values, int64_t place, int64_t end, bool is_aligned) {
+    if (is_aligned && place + 4 <= end) {
+      const Words<4> words = load_words<4>(values + place);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) key[e] = order_key(std::bit_cast<float>(words.word[e]));
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        key[e] = place + e < end ? order_key(values[place + e]) : 0U;
+      }
+    }
+  }
+  FourKeys() = default;
+};
+
+PKV_DEVICE bool starts_aligned(const float* values, int64_t begin) {
+  return reinterpret_cast<uintptr_t>(values + begin) % 16 == 0;
+}
+
+// f(key) for the places of [begin, end), by `threads` of which the caller is number `thread`. 0,
+// the key of NaN, comes more often than it is there.
 template <class F>
-PKV_DEVICE void each_key(const float* values, int64_t begin, int64_t end, int step, const F& f) {
+PKV_DEVICE void each_key(const float* values, int64_t begin, int64_t end, int thread, int threads,
+                         const F& f) {
   constexpr int kAtOnce = 4;
-  for (int64_t first = begin; first < end; first += int64_t{kAtOnce} * step) {
-    float value[kAtOnce];
+  const bool is_aligned = starts_aligned(values, begin);
+  for (int64_t first = begin + 4 * thread; first < end; first += int64_t{4 * kAtOnce} * threads) {
+    FourKeys keys[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t place = first + int64_t{i} * step;
-      value[i] = place < end ? values[place] : quiet_nan();
+      keys[i] = FourKeys(values, first + int64_t{4 * i} * threads, end, is_aligned);
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) f(first + int64_t{i} * step, order_key(value[i]));
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(keys[i].key[e]);
+    }
   }
 }
 
-template <int kThreads>
-PKV_DEVICE void clear_bins(BestShared<kThreads>& shared) {
-  for (int i = thread_index(); i < kBestBins * BestShared<kThreads>::kCopies; i += kThreads) {
-    shared.bins[i] = 0;
-  }
-  sync_block();
+constexpr uint32_t best_digit(uint32_t key, int pass) {
+  return (key >> best_shift(pass)) & ((1U << best_bits(pass)) - 1U);
 }
 
-// Counts digit kPass of the keys of [begin, end) that begin with `prefix`, into shared.bins.
-template <int kPass, int kThreads>
+// Counts digit kPass of the keys of [begin, end) that begin with `prefix`.
+template <int kPass, int kThreads, int kCopies>
 PKV_DEVICE void count_digits(const float* values, int64_t begin, int64_t end, uint32_t prefix,
-                             BestShared<kThreads>& shared) {
-  constexpr int kCopies = BestShared<kThreads>::kCopies;
-  constexpr uint32_t kMask = (1U << best_bits(kPass)) - 1U;
-  const int copy = thread_index() % kCopies;
-  each_key(values, begin + thread_index(), end, kThreads, [&](int64_t, uint32_t key) {
+                             BestBins<kCopies>& bins) {
+  each_key(values, begin, end, thread_index(), kThreads, [&](uint32_t key) {
     bool counts = key != 0;
     if constexpr (kPass > 0) {
       counts = counts && key >> (best_shift(kPass) + best_bits(kPass)) == prefix;
     }
-    if (!counts) return;
-    const uint32_t digit = (key >> best_shift(kPass)) & kMask;
-    atomic_add(shared.bins + digit * kCopies + copy, 1U);
+    if (counts) bins.add(best_digit(key, kPass));
   });
   sync_block();
 }
 
-template <int kThreads>
-PKV_DEVICE uint32_t counted(const BestShared<kThreads>& shared, int digit) {
-  uint32_t sum = 0;
-  for (int i = 0; i < BestShared<kThreads>::kCopies; ++i) {
-    sum += shared.bins[digit * BestShared<kThreads>::kCopies + i];
-  }
-  return sum;
-}
-
 // The state after pass kPass, whose digits were counted: bin(digit) keys. For all threads.
-template <int kPass, int kThreads, class Bin>
+template <int kPass, int kThreads, int kCopies, class Bin>
 PKV_DEVICE BestState find_digit(const BestState& before, const Bin& bin,
-                                BestShared<kThreads>& shared) {
+                                BestShared<kThreads, kCopies>& shared) {
   constexpr int kBins = 1 << best_bits(kPass);
   constexpr int kPerThread = (kBins + kThreads - 1) / kThreads;
   // Thread t has the t-th run of digits from the largest down.
@@ -150,40 +191,55 @@ PKV_DEVICE BestState first_state(const BestRow& row) {
 PKV_DEVICE uint64_t count_run(const BestRow& row, const BestState& cut, int64_t begin,
                               int64_t end) {
   uint64_t count = 0;
-  each_key(row.values, begin + LaneGroup<32>::rank(), end, 32, [&](int64_t, uint32_t key) {
+  each_key(row.values, begin, end, LaneGroup<32>::rank(), 32, [&](uint32_t key) {
     if (key > cut.prefix) count += uint64_t{1} << 32;
     if (key == cut.prefix) ++count;
   });
   return LaneGroup<32>::sum(count);
 }
 
-// Writes the places of a run that come in, ascending. `before`: the counts of all runs before.
+// Writes the places of a run that come in, ascending. `before`: the counts of all runs before. A
+// lane has four neighbours at a time.
 PKV_DEVICE void write_run(const BestRow& row, const BestState& cut, int64_t begin, int64_t end,
                           uint64_t before, int32_t* out) {
   using Group = LaneGroup<32>;
   constexpr int kAtOnce = 4;
   const auto need = static_cast<uint32_t>(cut.need);
+  const bool is_aligned = starts_aligned(row.values, begin);
   auto equal = static_cast<uint32_t>(before);
   int64_t slot = static_cast<int64_t>(before >> 32) + (equal < need ? equal : need);
-  for (int64_t first = begin; first < end; first += kAtOnce * 32) {
-    uint32_t keys[kAtOnce];
+  for (int64_t first = begin; first < end; first += kAtOnce * 128) {
+    FourKeys keys[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t place = first + 32 * i + Group::rank();
-      keys[i] = place < end ? order_key(row.values[place]) : 0;
+      keys[i] = FourKeys(row.values, first + 128 * i + 4 * Group::rank(), end, is_aligned);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const uint32_t at_cut = Group::ballot(keys[i] == cut.prefix);
-      const bool comes_in =
-          keys[i] > cut.prefix ||
-          (keys[i] == cut.prefix && equal + static_cast<uint32_t>(Group::rank_in(at_cut)) < need);
-      const uint32_t chosen = Group::ballot(comes_in);
-      if (comes_in) {
-        out[slot + Group::rank_in(chosen)] = static_cast<int32_t>(first + 32 * i + Group::rank());
+      const uint32_t* key = keys[i].key;
+      uint32_t equal_here = equal;  // before the lane's
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const uint32_t at_cut = Group::ballot(key[e] == cut.prefix);
+        equal_here += static_cast<uint32_t>(Group::rank_in(at_cut));
+        equal += static_cast<uint32_t>(Group::count_bits(at_cut));
       }
-      equal += static_cast<uint32_t>(Group::count_bits(at_cut));
-      slot += Group::count_bits(chosen);
+      bool comes_in[4];
+      int64_t target = slot;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        comes_in[e] = key[e] > cut.prefix;
+        if (key[e] == cut.prefix) comes_in[e] = equal_here++ < need;
+        const uint32_t chosen = Group::ballot(comes_in[e]);
+        target += Group::rank_in(chosen);
+        slot += Group::count_bits(chosen);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (comes_in[e]) {
+          out[target++] = static_cast<int32_t>(first + 128 * i + 4 * Group::rank() + e);
+        }
+      }
     }
   }
 }

@@ -209,6 +209,7 @@ pkv_backend make_table() {
   table.attend = attend_slots();
   table.step = step_slots();
   table.device_set = device_set;
+  table.has_row_cache = 1;
   table.merge = merge_outputs;
   table.memory_words = memory_words;
   table.stream_capturing = stream_capturing;

@@ -50,17 +50,16 @@ PKV_DEVICE int32_t scalar_integer(float y, float M) {
   return M == 0.0F ? 0 : static_cast<int32_t>(frint(fdiv_rn(fmul_rn(32512.0F, y), M)));
 }
 
-// Words and terms of one head, of a scalar codec; by a group of 32 lanes.
-PKV_DEVICE void prepare_scalar_head(const EstimateQueryArgs& a, int64_t head, const float* y,
-                                    HeadTerms* terms) {
+// Words, [kQueryVectors, chunks, 4], and terms of one head, of a scalar codec, from its d numbers
+// q'; by a group of 32 lanes. The bias stays.
+PKV_DEVICE void prepare_scalar_head(int32_t d, int32_t chunks, float gain, const float* y,
+                                    uint32_t* words, HeadTerms* terms) {
   using Group = LaneGroup<32>;
-  const int32_t d = a.codec.geometry.head_dim;
   float M = 0.0F;
   for (int32_t j = Group::rank(); j < d; j += 32) M = M < absolute(y[j]) ? absolute(y[j]) : M;
   M = Group::max(M);
   int32_t sum = 0;
-  uint32_t* words = a.out.words + head * kQueryVectors * a.chunks * 4;
-  for (int32_t i = Group::rank(); i < 8 * a.chunks; i += 32) {
+  for (int32_t i = Group::rank(); i < 8 * chunks; i += 32) {
     const int32_t chunk = i / 8;
     const int32_t v = i % 8 / 4;
     const int32_t e = i % 4;
@@ -74,11 +73,30 @@ PKV_DEVICE void prepare_scalar_head(const EstimateQueryArgs& a, int64_t head, co
       low |= (static_cast<uint32_t>(c) & 0xffU) << (8 * b);  // c - 256 hi, as a byte
       sum += c;
     }
-    words[(v * a.chunks + chunk) * 4 + e] = high;
-    words[((v + 2) * a.chunks + chunk) * 4 + e] = low;
+    words[(v * chunks + chunk) * 4 + e] = high;
+    words[((v + 2) * chunks + chunk) * 4 + e] = low;
   }
-  terms->unit = fdiv_rn(fdiv_rn(M, 32512.0F), a.codec.key_plan.gain);
-  terms->sum = Group::sum(sum);
+  sum = Group::sum(sum);
+  if (Group::rank() != 0) return;
+  terms->unit = fdiv_rn(fdiv_rn(M, 32512.0F), gain);
+  terms->sum = sum;
+}
+
+// What estimates take from head g of a row, by a group of 32 lanes.
+PKV_DEVICE void prepare_estimate_head(const EstimateQueryArgs& a, int64_t row, int32_t g) {
+  const int32_t d = a.codec.geometry.head_dim;
+  const RowIndex at = row_index(row, a.codec.geometry.kv_heads);
+  const int64_t head = row * a.prepared.group + g;
+  const float* mu = a.codec.key_row(a.codec.params.center, a.codec.set(at.entry), at.head);
+  const std::byte* q = a.queries.row(at.entry, int64_t{at.head} * a.prepared.group + g);
+  HeadTerms terms{};
+  terms.bias =
+      fold_group(d, [&](int j) { return fmul_rn(load_element(a.queries.dtype, q, j), mu[j]); });
+  if (a.codec.geometry.codec != PKV_CODEC_POLAR4) {
+    prepare_scalar_head(d, a.chunks, a.codec.key_plan.gain, a.prepared.heads + head * d,
+                        a.out.words + head * kQueryVectors * a.chunks * 4, &terms);
+  }
+  if (LaneGroup<32>::rank() == 0) a.out.terms[head] = terms;
 }
 
 // Group of 32 lanes: a head of a row. Rows of bad queries are left undefined.
@@ -86,24 +104,12 @@ template <class Traits>
 PKV_KERNEL(Traits::kEstimateQueryThreads)
 prepare_estimates(EstimateQueryArgs a) {
   using Group = LaneGroup<32>;
-  const int32_t d = a.codec.geometry.head_dim;
-  const int32_t G = a.prepared.group;
   for (int64_t row = block_y(); row < a.rows; row += grid_y()) {
     if (a.prepared.bad[row] != 0) continue;
-    const RowIndex at = row_index(row, a.codec.geometry.kv_heads);
-    const float* mu = a.codec.key_row(a.codec.params.center, a.codec.set(at.entry), at.head);
     const auto step = static_cast<int32_t>(grid_x()) * Group::count();
-    for (int32_t g = static_cast<int32_t>(block_x()) * Group::count() + Group::index(); g < G;
-         g += step) {
-      const int64_t head = row * G + g;
-      const std::byte* q = a.queries.row(at.entry, int64_t{at.head} * G + g);
-      HeadTerms terms{};
-      terms.bias =
-          fold_group(d, [&](int j) { return fmul_rn(load_element(a.queries.dtype, q, j), mu[j]); });
-      if (a.codec.geometry.codec != PKV_CODEC_POLAR4) {
-        prepare_scalar_head(a, head, a.prepared.heads + head * d, &terms);
-      }
-      if (Group::rank() == 0) a.out.terms[head] = terms;
+    for (int32_t g = static_cast<int32_t>(block_x()) * Group::count() + Group::index();
+         g < a.prepared.group; g += step) {
+      prepare_estimate_head(a, row, g);
     }
   }
 }

@@ -228,6 +228,13 @@ PKV_DEVICE T atomic_min(T* target, T value) {
   return atomicMin(target, value);
 #endif
 }
+PKV_DEVICE int32_t atomic_exchange(int32_t* target, int32_t value) {
+#if defined(PKV_GPU_HOST)
+  return std::atomic_ref<int32_t>(*target).exchange(value, std::memory_order_relaxed);
+#else
+  return atomicExch(target, value);
+#endif
+}
 PKV_DEVICE uint32_t atomic_or(uint32_t* target, uint32_t value) {
 #if defined(PKV_GPU_HOST)
   return std::atomic_ref<uint32_t>(*target).fetch_or(value, std::memory_order_relaxed);

@@ -60,6 +60,21 @@ PKV_DEVICE void sort_keys(uint64_t* keys, int size) {
   sync_block();
 }
 
+// The same of `count` different keys, few of them, into `sorted`, apart from them: each key counts
+// those below. A barrier stands before and behind.
+template <int kThreads>
+PKV_DEVICE void rank_keys(const uint64_t* keys, int32_t count, uint64_t* sorted) {
+  sync_block();
+  for (int32_t i = thread_index(); i < count; i += kThreads) {
+    const uint64_t key = keys[i];
+    int32_t below = 0;
+#pragma unroll 8
+    for (int32_t other = 0; other < count; ++other) below += keys[other] < key ? 1 : 0;
+    sorted[below] = key;
+  }
+  sync_block();
+}
+
 // How many of `count` ascending keys are below `key`.
 PKV_DEVICE int32_t keys_below(const uint64_t* keys, int32_t count, uint64_t key) {
   int32_t begin = 0;

@@ -53,6 +53,11 @@ struct HeadWeights {
   float sketched;  // weight that the sketched values carry: that of mu_v
 };
 
+// Dynamic shared memory of merge_slots: dv floats, then what a head's slots left, then factors.
+constexpr int64_t merge_bytes(int64_t dv, int64_t slots) {
+  return (4 * dv + 15) / 16 * 16 + slots * int64_t{sizeof(PartialStats) + sizeof(float)};
+}
+
 // Sums are short and every thread makes its own.
 PKV_DEVICE HeadWeights weigh_parts(const MergeArgs& a, const PartialStats* stats, int64_t head,
                                    float sink, int64_t good_count, bool is_whole) {
@@ -97,7 +102,16 @@ PKV_DEVICE HeadWeights weigh_parts(const MergeArgs& a, const PartialStats* stats
   return w;
 }
 
-// Block: one query head at a time. Dynamic shared memory: dv floats.
+// sum_u factors[u] * values[u * dv + j] over slots [begin, end), some of them under way.
+PKV_DEVICE float weighed_values(const float* factors, const float* values, int32_t begin,
+                                int32_t end, int32_t dv, int32_t j) {
+  float sum = 0.0F;
+#pragma unroll 8
+  for (int32_t u = begin; u < end; ++u) sum = fmadd(factors[u], values[int64_t{u} * dv + j], sum);
+  return sum;
+}
+
+// Block: one query head at a time. Dynamic shared memory: merge_bytes.
 template <class Traits>
 PKV_KERNEL(Traits::kMergeThreads)
 merge_slots(MergeArgs a) {
@@ -105,6 +119,8 @@ merge_slots(MergeArgs a) {
   const int32_t dv = a.codec.geometry.value_dim;
   const int32_t kv_heads = a.codec.geometry.kv_heads;
   const GroupVector rotated = {reinterpret_cast<float*>(memory), dv};
+  auto* stats = reinterpret_cast<PartialStats*>(memory + merge_bytes(dv, 0));
+  auto* factors = reinterpret_cast<float*>(stats + a.slots.all());
   const int32_t token_slots = a.slots.dense + a.slots.rows;
   const int32_t sample_begin = token_slots + a.slots.candidates;
   const bool is_sketch = a.tail == PKV_TAIL_SKETCH;
@@ -127,21 +143,22 @@ merge_slots(MergeArgs a) {
     const bool is_whole =
         is_sketch && format::samples(a.codec.geometry, a.lengths[at.entry], a.sample_most).is_all();
     const float sink = a.sink_logits != nullptr ? a.sink_logits[query_head] : minus_infinity();
-    const PartialStats* stats = a.partials.stats + head * a.slots.all();
     const float* values = a.partials.values + head * a.slots.all() * dv;
+    for (int32_t u = thread_index(); u < a.slots.all(); u += Traits::kMergeThreads) {
+      stats[u] = a.partials.stats[head * a.slots.all() + u];
+    }
+    sync_block();
     const HeadWeights w = weigh_parts(a, stats, head, sink, good_count, is_whole);
+    for (int32_t u = thread_index(); u < a.slots.all(); u += Traits::kMergeThreads) {
+      factors[u] = u < sample_begin ? exp_below(stats[u].max, w.max)
+                                    : w.samples * exp_below(stats[u].max, w.samples_max);
+    }
+    sync_block();
 
     if (is_sketch || has_samples) {
       for (int32_t j = thread_index(); j < dv; j += Traits::kMergeThreads) {
-        float sum = 0.0F;
-        for (int32_t u = token_slots; is_sketch && u < sample_begin; ++u) {
-          sum = fmadd(exp_below(stats[u].max, w.max), values[int64_t{u} * dv + j], sum);
-        }
-        for (int32_t u = sample_begin; u < a.slots.all(); ++u) {
-          const float factor = w.samples * exp_below(stats[u].max, w.samples_max);
-          sum = fmadd(factor, values[int64_t{u} * dv + j], sum);
-        }
-        rotated.x[j] = sum;
+        const int32_t begin = is_sketch ? token_slots : sample_begin;
+        rotated.x[j] = weighed_values(factors, values, begin, a.slots.all(), dv, j);
       }
       sync_block();
       if (LaneGroup<32>::index() == 0) {
@@ -155,10 +172,7 @@ merge_slots(MergeArgs a) {
                                                                a.codec.set(at.entry), at.head)
                                            : nullptr;
     for (int32_t j = thread_index(); j < dv; j += Traits::kMergeThreads) {
-      float sum = 0.0F;
-      for (int32_t u = 0; u < token_slots; ++u) {
-        sum = fmadd(exp_below(stats[u].max, w.max), values[int64_t{u} * dv + j], sum);
-      }
+      float sum = weighed_values(factors, values, 0, token_slots, dv, j);
       if (mu_v != nullptr) sum += fmadd(w.sketched, mu_v[j], rotated.x[j]);
       if (w.mean != 0.0F) {
         const float v_mean = fdiv_rn(static_cast<float>(a.value_sums[zone_row * dv + j]),
@@ -170,7 +184,7 @@ merge_slots(MergeArgs a) {
     if (thread_index() == 0 && a.lse != nullptr) {
       a.lse[head] = w.total == 0.0F ? minus_infinity() : w.max + std::log(w.total);
     }
-    sync_block();  // rotated is read
+    sync_block();  // rotated, stats and factors are read
   }
 }
 

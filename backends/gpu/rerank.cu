@@ -1,30 +1,16 @@
 // Launches of stage rerank: the queries, estimates of candidates and samples, scores, the hits.
-#include "backends/gpu/rerank.cuh"
+#include "backends/gpu/rerank.h"
 
 #include "backends/gpu/best_kernels.cuh"
 #include "backends/gpu/check.h"
 #include "backends/gpu/device.h"
 #include "backends/gpu/hits.cuh"
-#include "backends/gpu/query.h"
 #include "backends/gpu/score.cuh"
+#include "backends/gpu/short_hits.cuh"
 #include "backends/gpu/stages.h"
 
 namespace PKV_GPU_NS {
 namespace {
-
-struct Temporaries {
-  PreparedQueries prepared;
-  EstimateQueries queries;
-  float* estimates;         // if the caller does not want them
-  float* sample_estimates;  // likewise
-  LogSum* sums;
-  int32_t* seen;
-  float* scores;  // of the candidates
-  BestScratch best;
-  int32_t* places;
-  uint64_t* sorted;
-  float* hit_scores;  // if the caller does not want them
-};
 
 int64_t rows_of(const pkv_rerank_args& a) {
   return int64_t{a.batch.batch} * a.codec.geometry->kv_heads;
@@ -36,34 +22,6 @@ int32_t samples_of(const pkv_rerank_args& a) {
 
 int32_t estimate_blocks(int64_t keys) {
   return static_cast<int32_t>(grid_tiles(keys, Traits::kRerankTile, Traits::kRerankBlocks));
-}
-
-Temporaries take_temporaries(Scratch& scratch, const pkv_rerank_args& a) {
-  const pkv_geometry& geometry = *a.codec.geometry;
-  const int64_t rows = rows_of(a);
-  const int64_t stride = a.candidates_stride;
-  Temporaries t{};
-  t.prepared = take_prepared_queries(scratch, geometry, rows, a.query_heads);
-  const int64_t heads = rows * t.prepared.group;
-  if (geometry.codec != PKV_CODEC_POLAR4) {
-    const int64_t chunks = (geometry.head_dim + gpu::kChunkDims - 1) / gpu::kChunkDims;
-    t.queries.words = scratch.take<uint32_t>(heads * kQueryVectors * chunks * 4);
-  }
-  t.queries.terms = scratch.take<HeadTerms>(heads);
-  const int32_t samples = a.tail_samples;  // scratch is asked for before pointers are known
-  t.estimates = a.estimates;
-  if (t.estimates == nullptr) t.estimates = scratch.take<float>(heads * stride);
-  t.sample_estimates = a.sample_estimates;
-  if (t.sample_estimates == nullptr) t.sample_estimates = scratch.take<float>(heads * samples);
-  t.sums = scratch.take<LogSum>(heads * (estimate_blocks(stride) + estimate_blocks(samples)));
-  t.seen = scratch.take<int32_t>(rows * estimate_blocks(samples));
-  t.scores = scratch.take<float>(rows * stride);
-  t.best = take_best_scratch(scratch, rows, stride);
-  t.places = scratch.take<int32_t>(rows * a.k);
-  t.sorted = scratch.take<uint64_t>(rows * a.k);
-  t.hit_scores = a.scores;
-  if (t.hit_scores == nullptr) t.hit_scores = scratch.take<float>(rows * a.k);
-  return t;
 }
 
 pkv_status check_hits(const pkv_host* host, const pkv_rerank_args& a) {
@@ -102,33 +60,27 @@ pkv_status supports(pkv_backend_device* device, const pkv_rerank_args* args) {
 pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_rerank_args* args,
                          int64_t* out) {
   Scratch scratch(nullptr);
-  take_temporaries(scratch, *args);
+  take_prepared_queries(scratch, *args->codec.geometry, rows_of(*args), args->query_heads);
+  take_rerank_temporaries(scratch, *args);
   *out = scratch.bytes();
   return PKV_OK;
 }
 
-gpuError_t launch_prepare_estimates(const pkv_rerank_args& a, const Temporaries& t,
-                                    gpuStream_t stream) {
-  const pkv_geometry& geometry = *a.codec.geometry;
-  const EstimateQueryArgs args = {view_of(a.codec),
-                                  view_of(a.queries),
-                                  t.prepared,
-                                  rows_of(a),
-                                  gpu::make_layout(geometry, a.store.capacity).chunks,
-                                  t.queries};
+gpuError_t launch_prepare_estimates(const EstimateQueryArgs& args, gpuStream_t stream) {
   LaunchShape shape;
-  shape.grid_x = grid_tiles(t.prepared.group, Traits::kEstimateQueryThreads / 32);
-  shape.grid_y = grid_rows(rows_of(a));
+  shape.grid_x = grid_tiles(args.prepared.group, Traits::kEstimateQueryThreads / 32);
+  shape.grid_y = grid_rows(args.rows);
   shape.threads = Traits::kEstimateQueryThreads;
   return launch("prepare_estimates", prepare_estimates<Traits>, shape, stream, args);
 }
 
-RerankArgs rerank_args(const pkv_rerank_args& a, const Temporaries& t) {
+RerankArgs rerank_args(const pkv_rerank_args& a, const PreparedQueries& prepared,
+                       const RerankTemporaries& t) {
   const pkv_geometry& geometry = *a.codec.geometry;
   const int32_t samples = samples_of(a);
   return {view_of(a.store, geometry),
           geometry,
-          t.prepared,
+          prepared,
           t.queries,
           rows_of(a),
           a.batch.sequences,
@@ -191,9 +143,109 @@ gpuError_t launch_scores(const RerankArgs& args, gpuStream_t stream) {
   return launch("score_candidates", score_candidates<Traits>, shape, stream, args);
 }
 
-gpuError_t launch_hits(const pkv_rerank_args& a, const Temporaries& t, gpuStream_t stream) {
-  const HitArgs args = {{t.scores, a.candidates_stride, a.candidate_counts, t.prepared.bad, a.k},
-                        rows_of(a),
+// Whether a block chooses from a row alone.
+bool has_short_hits(const pkv_rerank_args& a) {
+  return a.candidates_stride + a.k <= Traits::kShortHits && a.k <= Traits::kHitTile &&
+         a.share == 0.0;
+}
+
+gpuError_t launch_short_hits(const HitArgs& hits, const RowCacheArgs& row_cache,
+                             gpuStream_t stream) {
+  LaunchShape shape;
+  shape.grid_y = grid_rows(hits.rows);
+  shape.threads = Traits::kBestThreads;
+  shape.dynamic_bytes = (hits.bounds.stride + hits.bounds.k) * int64_t{sizeof(float)};
+  return launch("choose_short_hits", choose_short_hits<Traits>, shape, stream,
+                ShortHitArgs{hits, row_cache});
+}
+
+gpuError_t launch_hits(const HitArgs& args, const RerankTemporaries& t, gpuStream_t stream) {
+  const int32_t k = args.bounds.k;
+  gpuError_t error = launch_best(args.bounds, args.rows, args.bounds.stride,
+                                 {t.places, k, args.counts, 0}, t.best, stream);
+  LaunchShape shape;
+  shape.grid_x = grid_tiles(k, Traits::kHitTile);
+  shape.grid_y = grid_rows(args.rows);
+  shape.threads = Traits::kHitThreads;
+  if (error == gpuSuccess) error = launch("sort_hits", sort_hits<Traits>, shape, stream, args);
+  shape.grid_x = grid_tiles(k, Traits::kHitThreads);
+  if (error == gpuSuccess && k > Traits::kHitTile) {
+    error = launch("place_hits", place_hits<Traits>, shape, stream, args);
+  }
+  if (error != gpuSuccess || args.share == 0.0) return error;
+  shape.grid_x = 1;
+  return launch("adapt_hits", adapt_hits<Traits>, shape, stream, args);
+}
+
+gpuError_t launch_place_rows(const RowCacheArgs& args, gpuStream_t stream) {
+  if (args.cache.data == nullptr) return gpuSuccess;
+  LaunchShape shape;
+  shape.grid_y = grid_rows(args.rows);
+  shape.threads = Traits::kBestThreads;
+  return launch("place_fetched_rows", place_fetched_rows<Traits>, shape, stream, args);
+}
+
+pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv_rerank_args* args,
+               void* scratch) {
+  return run_stage(device, stream, "rerank", [&](gpuStream_t s) {
+    Scratch pieces(scratch);
+    const PreparedQueries prepared =
+        take_prepared_queries(pieces, *args->codec.geometry, rows_of(*args), args->query_heads);
+    const RerankTemporaries t = take_rerank_temporaries(pieces, *args);
+    gpuError_t error =
+        launch_prepare_queries(args->codec, args->queries, rows_of(*args), prepared, s);
+    if (error == gpuSuccess) {
+      error = launch_prepare_estimates(estimate_query_args(*args, prepared, t), s);
+    }
+    return error == gpuSuccess ? launch_rerank(*args, prepared, t, {}, s) : error;
+  });
+}
+
+}  // namespace
+
+RerankTemporaries take_rerank_temporaries(Scratch& scratch, const pkv_rerank_args& a) {
+  const pkv_geometry& geometry = *a.codec.geometry;
+  const int64_t rows = rows_of(a);
+  const int64_t stride = a.candidates_stride;
+  RerankTemporaries t{};
+  const int64_t heads = int64_t{a.batch.batch} * a.query_heads;
+  if (geometry.codec != PKV_CODEC_POLAR4) {
+    const int64_t chunks = (geometry.head_dim + gpu::kChunkDims - 1) / gpu::kChunkDims;
+    t.queries.words = scratch.take<uint32_t>(heads * kQueryVectors * chunks * 4);
+  }
+  t.queries.terms = scratch.take<HeadTerms>(heads);
+  const int32_t samples = a.tail_samples;  // scratch is asked for before pointers are known
+  t.estimates = a.estimates;
+  if (t.estimates == nullptr) t.estimates = scratch.take<float>(heads * stride);
+  t.sample_estimates = a.sample_estimates;
+  if (t.sample_estimates == nullptr) t.sample_estimates = scratch.take<float>(heads * samples);
+  t.sums = scratch.take<LogSum>(heads * (estimate_blocks(stride) + estimate_blocks(samples)));
+  t.seen = scratch.take<int32_t>(rows * estimate_blocks(samples));
+  t.scores = scratch.take<float>(rows * stride);
+  t.best = take_best_scratch(scratch, rows, stride);
+  t.places = scratch.take<int32_t>(rows * a.k);
+  t.sorted = scratch.take<uint64_t>(rows * a.k);
+  t.hit_scores = a.scores;
+  if (t.hit_scores == nullptr) t.hit_scores = scratch.take<float>(rows * a.k);
+  return t;
+}
+
+EstimateQueryArgs estimate_query_args(const pkv_rerank_args& a, const PreparedQueries& prepared,
+                                      const RerankTemporaries& t) {
+  return {view_of(a.codec),
+          view_of(a.queries),
+          prepared,
+          rows_of(a),
+          gpu::make_layout(*a.codec.geometry, a.store.capacity).chunks,
+          t.queries};
+}
+
+gpuError_t launch_rerank(const pkv_rerank_args& a, const PreparedQueries& prepared,
+                         const RerankTemporaries& t, const RowCacheArgs& row_cache,
+                         gpuStream_t stream) {
+  const RerankArgs args = rerank_args(a, prepared, t);
+  const HitArgs hits = {{t.scores, a.candidates_stride, a.candidate_counts, prepared.bad, a.k},
+                        args.rows,
                         a.candidates,
                         t.places,
                         t.sorted,
@@ -202,38 +254,13 @@ gpuError_t launch_hits(const pkv_rerank_args& a, const Temporaries& t, gpuStream
                         a.counts,
                         a.k_min,
                         a.share};
-  gpuError_t error = launch_best(args.bounds, rows_of(a), a.candidates_stride,
-                                 {t.places, a.k, a.counts, 0}, t.best, stream);
-  LaunchShape shape;
-  shape.grid_x = grid_tiles(a.k, Traits::kHitTile);
-  shape.grid_y = grid_rows(rows_of(a));
-  shape.threads = Traits::kHitThreads;
-  if (error == gpuSuccess) error = launch("sort_hits", sort_hits<Traits>, shape, stream, args);
-  shape.grid_x = grid_tiles(a.k, Traits::kHitThreads);
-  if (error == gpuSuccess && a.k > Traits::kHitTile) {
-    error = launch("place_hits", place_hits<Traits>, shape, stream, args);
-  }
-  if (error != gpuSuccess || a.share == 0.0) return error;
-  shape.grid_x = 1;
-  return launch("adapt_hits", adapt_hits<Traits>, shape, stream, args);
+  gpuError_t error = launch_estimates(args, stream);
+  if (error == gpuSuccess) error = launch_scores(args, stream);
+  if (error != gpuSuccess) return error;
+  if (has_short_hits(a)) return launch_short_hits(hits, row_cache, stream);
+  error = launch_hits(hits, t, stream);
+  return error == gpuSuccess ? launch_place_rows(row_cache, stream) : error;
 }
-
-pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv_rerank_args* args,
-               void* scratch) {
-  return run_stage(device, stream, "rerank", [&](gpuStream_t s) {
-    Scratch pieces(scratch);
-    const Temporaries t = take_temporaries(pieces, *args);
-    const RerankArgs a = rerank_args(*args, t);
-    gpuError_t error = launch_prepare_queries(args->codec, args->queries, a.rows, t.prepared, s);
-    if (error == gpuSuccess) error = launch_prepare_estimates(*args, t, s);
-    if (error == gpuSuccess) error = launch_estimates(a, s);
-    if (error == gpuSuccess) error = launch_scores(a, s);
-    if (error == gpuSuccess) error = launch_hits(*args, t, s);
-    return error;
-  });
-}
-
-}  // namespace
 
 pkv_rerank_slots rerank_slots() { return {supports, scratch_bytes, run}; }
 

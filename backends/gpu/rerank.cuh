@@ -52,22 +52,46 @@ PKV_DEVICE format::Samples samples_of(const RerankArgs& a, int64_t row) {
   return format::samples(a.geometry, a.lengths[entry], a.tail_samples);
 }
 
-// Whether `position` is among the ascending candidates.
-PKV_DEVICE bool is_among(const int32_t* candidates, int64_t count, int64_t position) {
-  int64_t begin = 0;
-  while (count > 0) {
-    const int64_t half = count / 2;
-    if (candidates[begin + half] < position) {
-      begin += half + 1;
-      count -= half + 1;
-    } else if (candidates[begin + half] == position) {
-      return true;
-    } else {
-      count = half;
+// Whether a position is among ascending candidates. Every step-th of them lies in shared memory.
+struct CandidateSet {
+  static constexpr int kPivots = 256;
+  int32_t pivots[kPivots];
+
+  PKV_DEVICE static int64_t step(int64_t count) { return (count + kPivots - 1) / kPivots; }
+
+  // By the threads of a block.
+  template <int kThreads>
+  PKV_DEVICE void load(const int32_t* candidates, int64_t count) {
+    for (int64_t i = thread_index(); i * step(count) < count; i += kThreads) {
+      pivots[i] = candidates[i * step(count)];
     }
   }
-  return false;
-}
+  PKV_DEVICE bool has(const int32_t* candidates, int64_t count, int64_t position) const {
+    if (count == 0) return false;
+    const int64_t stride = step(count);
+    // The last pivot, then the last candidate, that is not behind the position.
+    const int64_t pivot = last_up_to(pivots, (count + stride - 1) / stride, position);
+    if (pivot < 0) return false;
+    const int64_t left = count - pivot * stride;
+    const int32_t* run = candidates + pivot * stride;
+    return run[last_up_to(run, left < stride ? left : stride, position)] == position;
+  }
+
+ private:
+  PKV_DEVICE static int64_t last_up_to(const int32_t* values, int64_t count, int64_t position) {
+    int64_t begin = 0;
+    while (count > 0) {
+      const int64_t half = count / 2;
+      if (values[begin + half] <= position) {
+        begin += half + 1;
+        count -= half + 1;
+      } else {
+        count = half;
+      }
+    }
+    return begin - 1;
+  }
+};
 
 // What a key is to the sum of its row.
 enum KeyUse : uint8_t { kCounts = 0, kIsBad = 1, kIsCandidate = 2 };
@@ -91,9 +115,9 @@ struct RerankRow {
   PKV_DEVICE int64_t position(int64_t i) const {
     return keys.is_samples ? samples.position(i) : candidates[i];
   }
-  PKV_DEVICE KeyUse use(int64_t position, bool is_bad) const {
+  PKV_DEVICE KeyUse use(int64_t position, bool is_bad, const CandidateSet& set) const {
     if (!keys.is_samples) return kCounts;
-    if (is_among(candidates, candidate_count, position)) return kIsCandidate;
+    if (set.has(candidates, candidate_count, position)) return kIsCandidate;
     return is_bad ? kIsBad : kCounts;
   }
 };
@@ -124,6 +148,7 @@ PKV_DEVICE const uint32_t* query_words(const RerankArgs& a, int64_t head, int32_
 template <class Traits>
 struct RerankShared {
   RerankRow row;
+  CandidateSet candidates;  // of samples
   LogSum sums[kMaxGroup];
   int32_t seen;
   uint8_t use[Traits::kRerankTile];
@@ -149,7 +174,9 @@ PKV_DEVICE void estimate_tile(const RerankArgs& a, const RerankRow& row,
       const int64_t position = row.position(is_there[i] ? begin + local : begin);
       slots[i] = key_slot(a.store, row.records, position);
       is_bad[i] = keys.is_samples && is_bf16_nan(*slots[i].factor());
-      if (is_there[i] && Group::rank() == 0) shared.use[local] = row.use(position, is_bad[i]);
+      if (is_there[i] && Group::rank() == 0) {
+        shared.use[local] = row.use(position, is_bad[i], shared.candidates);
+      }
     }
     KeyParts<kCodec, Shape> parts;
     parts.load(slots);
@@ -212,6 +239,9 @@ estimate_keys(RerankArgs a) {
     }
     sync_block();
     const RerankRow& row = shared.row;
+    if (is_samples) {
+      shared.candidates.template load<kThreads>(row.candidates, row.candidate_count);
+    }
     for (int32_t first = 0; first < G && first_tile < row.keys.count; first += most_heads) {
       const int32_t heads = G - first < most_heads ? G - first : most_heads;
       const int64_t head = r * G + first;

@@ -28,11 +28,48 @@ struct GroupVector {
   }
 };
 
+// FWHT of 32 kPerLane elements, in registers between.
+template <int kPerLane>
+PKV_DEVICE void fwht_in_lanes(float* x) {
+  using Group = GroupVector::Group;
+  float y[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) y[i] = x[Group::rank() + 32 * i];
+#pragma unroll
+  for (int H = 1; H < 32; H *= 2) {
+    const bool is_upper = (Group::rank() & H) != 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const float other = Group::shuffle_xor(y[i], H);
+      y[i] = is_upper ? fsub_rn(other, y[i]) : fadd_rn(y[i], other);
+    }
+  }
+#pragma unroll
+  for (int H = 1; H < kPerLane; H *= 2) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if ((i & H) != 0) continue;
+      const float difference = fsub_rn(y[i], y[i + H]);
+      y[i] = fadd_rn(y[i], y[i + H]);
+      y[i + H] = difference;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) x[Group::rank() + 32 * i] = y[i];
+  Group::sync();
+}
+
 // FWHT of x[begin .. begin + size), size a power of two. Syncs before, between and behind.
 PKV_DEVICE void fwht(const GroupVector& v, int begin, int size) {
   using Group = GroupVector::Group;
   float* x = v.x + begin;
   Group::sync();
+  switch (size) {
+    case 64: return fwht_in_lanes<2>(x);
+    case 128: return fwht_in_lanes<4>(x);
+    case 256: return fwht_in_lanes<8>(x);
+    default: break;
+  }
   for (int H = 1; H < size; H *= 2) {
     for (int pair = Group::rank(); pair < size / 2; pair += 32) {
       const int i = 2 * pair - (pair & (H - 1));  // the pair-th i without bit H

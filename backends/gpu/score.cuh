@@ -60,6 +60,26 @@ PKV_DEVICE void write_rest(const RerankArgs& a, int64_t row, int32_t g) {
   a.rest_lse[row * a.prepared.group + g] = rest;
 }
 
+// 6.2: the score of candidate c of a row; `lse` [G] of rank = group.
+PKV_DEVICE float score_of(const RerankArgs& a, const RerankRow& row, int64_t c, const float* lse) {
+  const float* estimates = row.keys.estimates;
+  const int64_t stride = row.keys.stride;
+  const float score = a.rank == PKV_RANK_GROUP
+                          ? group_score(estimates, stride, a.prepared.group, c, a.logit, lse)
+                          : mean_score(estimates, stride, a.prepared.group, c);
+  if (a.weigh_norms == 0) return score;
+  return weighed(score, *key_slot(a.store, row.records, row.candidates[c]).norm());
+}
+
+// 6.2: lse_g of all heads of a row, by the groups of a block.
+PKV_DEVICE void write_head_sums(const RerankArgs& a, int64_t row, float* lse) {
+  using Group = LaneGroup<32>;
+  for (int32_t g = Group::index(); g < a.prepared.group; g += Group::count()) {
+    const float sum = sum_of_blocks(a, row, g, 0, a.candidate_blocks).value();
+    if (Group::rank() == 0) lse[g] = sum;
+  }
+}
+
 // Thread: scores of candidates of a row, grid_x() blocks apart. Block 0 has the rest's mass.
 template <class Traits>
 PKV_KERNEL(Traits::kScoreThreads)
@@ -77,24 +97,11 @@ score_candidates(RerankArgs a) {
       for (int32_t g = Group::index(); g < G; g += Group::count()) write_rest(a, r, g);
     }
     if (int64_t{block_x()} * kThreads >= row.keys.count) continue;
-    if (a.rank == PKV_RANK_GROUP) {
-      for (int32_t g = Group::index(); g < G; g += Group::count()) {
-        const float lse = sum_of_blocks(a, r, g, 0, a.candidate_blocks).value();
-        if (Group::rank() == 0) shared.lse[g] = lse;
-      }
-    }
+    if (a.rank == PKV_RANK_GROUP) write_head_sums(a, r, shared.lse);
     sync_block();
-    const float* estimates = row.keys.estimates;
-    const int64_t stride = row.keys.stride;
     for (int64_t c = int64_t{block_x()} * kThreads + thread_index(); c < row.keys.count;
          c += int64_t{grid_x()} * kThreads) {
-      float score = a.rank == PKV_RANK_GROUP
-                        ? group_score(estimates, stride, G, c, a.logit, shared.lse)
-                        : mean_score(estimates, stride, G, c);
-      if (a.weigh_norms != 0) {
-        score = weighed(score, *key_slot(a.store, row.records, row.candidates[c]).norm());
-      }
-      a.scores[r * a.candidates_stride + c] = score;
+      a.scores[r * a.candidates_stride + c] = score_of(a, row, c, shared.lse);
     }
     sync_block();  // the sums are read
   }

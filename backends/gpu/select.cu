@@ -1,9 +1,10 @@
 // Launches of stage select.
-#include "backends/gpu/select.cuh"
+#include "backends/gpu/select.h"
 
 #include "backends/gpu/best_kernels.cuh"
 #include "backends/gpu/check.h"
 #include "backends/gpu/device.h"
+#include "backends/gpu/select.cuh"
 #include "backends/gpu/stages.h"
 
 namespace PKV_GPU_NS {
@@ -28,7 +29,7 @@ pkv_status supports(pkv_backend_device* device, const pkv_select_args* args) {
 pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_select_args* args,
                          int64_t* out) {
   Scratch scratch(nullptr);
-  take_best_scratch(scratch, rows_of(*args), args->batch.max_length);
+  take_select_scratch(scratch, *args);
   *out = scratch.bytes();
   return PKV_OK;
 }
@@ -37,16 +38,22 @@ pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv
                void* scratch) {
   return run_stage(device, stream, "select", [&](gpuStream_t s) {
     Scratch pieces(scratch);
-    const int64_t max_length = args->batch.max_length;
-    const BestScratch best = take_best_scratch(pieces, rows_of(*args), max_length);
-    const SelectBounds bounds = {args->votes, args->votes_stride, args->batch.lengths,
-                                 args->kv_heads, args->rule};
-    const BestOutput out = {args->candidates, args->candidates_stride, args->candidate_counts, 1};
-    return launch_best(bounds, rows_of(*args), max_length, out, best, s);
+    return launch_select(*args, take_select_scratch(pieces, *args), false, s);
   });
 }
 
 }  // namespace
+
+BestScratch take_select_scratch(Scratch& scratch, const pkv_select_args& a) {
+  return take_best_scratch(scratch, rows_of(a), a.batch.max_length);
+}
+
+gpuError_t launch_select(const pkv_select_args& a, const BestScratch& scratch, bool is_counted,
+                         gpuStream_t stream) {
+  const SelectBounds bounds = {a.votes, a.votes_stride, a.batch.lengths, a.kv_heads, a.rule};
+  const BestOutput out = {a.candidates, a.candidates_stride, a.candidate_counts, 1};
+  return launch_best(bounds, rows_of(a), a.batch.max_length, out, scratch, stream, is_counted);
+}
 
 pkv_select_slots select_slots() { return {supports, scratch_bytes, run}; }
 

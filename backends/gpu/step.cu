@@ -1,11 +1,16 @@
 // Optional slot step: the stages' launches one after the other. docs/algorithm.md, sections 4 to 8.
-// Rows of the zone are read where they lie if one pass over them serves all heads of a group;
-// else, since every pass would cross PCIe again, they are copied first.
+// What the stages begin with alike is done once (prepare.cuh), and the vote counts what select
+// counts first. Rows of the zone are read where they lie if one pass over them serves all heads of
+// a group; else, since every pass would cross PCIe again, they are copied first.
 #include "backends/gpu/attend.h"
 #include "backends/gpu/device.h"
 #include "backends/gpu/fetch.h"
-#include "backends/gpu/query.h"
+#include "backends/gpu/prepare.cuh"
+#include "backends/gpu/rerank.h"
+#include "backends/gpu/select.h"
 #include "backends/gpu/stages.h"
+#include "backends/gpu/vote.h"
+#include PKV_GPU_TRAITS
 
 namespace PKV_GPU_NS {
 namespace {
@@ -49,60 +54,100 @@ class Step {
                         args_.fetch.source_values);
   }
 
-  pkv_status scratch_bytes(int64_t* out) {
-    const pkv_status status = lay_out();
-    *out = scratch_.bytes();
-    return status;
+  int64_t scratch_bytes() {
+    lay_out();
+    return scratch_.bytes();
   }
 
   pkv_status run(pkv_backend_stream* stream) {
-    pkv_status status = lay_out();
-    if (status == PKV_OK) status = vote_slots().run(device_, stream, &args_.vote, vote_scratch_);
-    if (status == PKV_OK) status = select_slots().run(device_, stream, &args_.select, shared_);
-    if (status == PKV_OK) status = rerank_slots().run(device_, stream, &args_.rerank, shared_);
-    if (status != PKV_OK || !has_attention(args_)) return status;
-    return run_stage(device_, stream, "attend", [&](gpuStream_t s) { return attend(s); });
+    lay_out();
+    return run_stage(device_, stream, "step", [&](gpuStream_t s) { return enqueue(s); });
   }
 
  private:
-  // Pieces in one order. Of what one stage alone needs, `shared_` is as long as the longest.
-  pkv_status lay_out() {
-    const pkv_batch& batch = args_.vote.batch;
-    const pkv_geometry& geometry = *args_.vote.codec.geometry;
-    const int64_t rows = int64_t{batch.batch} * geometry.kv_heads;
-    args_.vote.votes_stride = args_.select.votes_stride = gpu::round_up(batch.max_length, 64);
-    args_.vote.votes = scratch_.take<float>(rows * args_.vote.votes_stride);
-    args_.select.votes = args_.vote.votes;
+  int64_t rows() const {
+    return int64_t{args_.vote.batch.batch} * args_.vote.codec.geometry->kv_heads;
+  }
+  // Votes count the first digits of rows that select does not choose from in one go. Of many keys a
+  // launch of its own does that faster.
+  bool counts_digits() const {
+    return select_.bins != nullptr && rows() * args_.vote.batch.max_length <= Traits::kVoteCounts;
+  }
+  static constexpr int64_t kBinsOfRow = int64_t{kBestPasses} * kBestBins;
 
-    int64_t bytes = 0;
-    pkv_status status = vote_slots().scratch_bytes(device_, &args_.vote, &bytes);
-    if (status != PKV_OK) return status;
-    vote_scratch_ = scratch_.take<std::byte>(bytes);
-    status = select_slots().scratch_bytes(device_, &args_.select, &bytes);
-    if (status != PKV_OK) return status;
-    int64_t most = bytes;
-    status = rerank_slots().scratch_bytes(device_, &args_.rerank, &bytes);
-    if (status != PKV_OK) return status;
-    most = most > bytes ? most : bytes;
-    if (has_attention(args_)) {
-      Scratch attention(nullptr);
-      take_attention(attention);
-      most = most > attention.bytes() ? most : attention.bytes();
+  // Pieces in one order.
+  void lay_out() {
+    const pkv_geometry& geometry = *args_.vote.codec.geometry;
+    args_.vote.votes_stride = args_.select.votes_stride =
+        gpu::round_up(args_.vote.batch.max_length, 64);
+    args_.vote.votes = scratch_.take<float>(rows() * args_.vote.votes_stride);
+    args_.select.votes = args_.vote.votes;
+    prepared_ = take_prepared_queries(scratch_, geometry, rows(), args_.vote.query_heads);
+    tables_ = take_vote_tables(scratch_, args_.vote);
+    select_ = take_select_scratch(scratch_, args_.select);
+    rerank_ = take_rerank_temporaries(scratch_, args_.rerank);
+    if (!has_attention(args_)) return;
+    // Scratch is asked for before it is known whether there is a row cache.
+    if (!copies_rows()) places_ = scratch_.take<int32_t>(rows() * args_.attend.k);
+    partials_ = take_attention();
+  }
+
+  gpuError_t enqueue(gpuStream_t stream) {
+    gpuError_t error = prepare(stream);
+    if (error == gpuSuccess && args_.vote.codec.geometry->vote != PKV_VOTE_GRADED) {
+      error = launch_vote_tables(args_.vote, prepared_, tables_, stream);
     }
-    shared_ = scratch_.take<std::byte>(most);
-    return PKV_OK;
+    if (error == gpuSuccess) {
+      error = launch_vote_keys(args_.vote, prepared_, tables_, select_.bins, kBinsOfRow, stream);
+    }
+    if (error == gpuSuccess) error = launch_select(args_.select, select_, counts_digits(), stream);
+    if (error == gpuSuccess) {
+      error = launch_rerank(args_.rerank, prepared_, rerank_, row_cache_args(), stream);
+    }
+    return error == gpuSuccess && has_attention(args_) ? attend(stream) : error;
+  }
+
+  gpuError_t prepare(gpuStream_t stream) {
+    const pkv_geometry& geometry = *args_.vote.codec.geometry;
+    PrepareArgs args{};
+    args.query = {view_of(args_.vote.codec), view_of(args_.vote.queries), rows(), prepared_};
+    args.tables = vote_table_args(args_.vote, prepared_, tables_);
+    args.has_tables = geometry.vote == PKV_VOTE_GRADED ? 1 : 0;
+    args.estimate = estimate_query_args(args_.rerank, prepared_, rerank_);
+    args.bins = counts_digits() ? select_.bins : nullptr;
+    args.bins_stride = kBinsOfRow;
+    LaunchShape shape;
+    shape.grid_y = grid_rows(rows());
+    shape.threads = Traits::kPrepareThreads;
+    shape.dynamic_bytes =
+        int64_t{Traits::kPrepareThreads} / 32 * geometry.head_dim * int64_t{sizeof(float)};
+    return launch("prepare_step", prepare_step<Traits>, shape, stream, args);
+  }
+
+  // Rows that are copied first are not looked for in the cache.
+  bool uses_row_cache() const {
+    return args_.row_cache.data != nullptr && has_attention(args_) && args_.attend.k > 0 &&
+           !copies_rows();
+  }
+  RowCacheArgs row_cache_args() const {
+    if (!uses_row_cache()) return {};
+    const pkv_rerank_args& rerank = args_.rerank;
+    return {args_.row_cache,  rerank.batch.sequences,
+            rerank.positions, rerank.counts,
+            rows(),           args_.vote.codec.geometry->kv_heads,
+            rerank.k,         places_};
   }
 
   bool copies_rows() const { return args_.attend.k > 0 && !reads_rows_once(args_.attend); }
 
-  Partials take_attention(Scratch& scratch) {
+  Partials take_attention() {
     if (copies_rows()) {
       keys_.set(args_, args_.fetch.source_keys, nullptr);
       values_.set(args_, args_.fetch.source_values, nullptr);
-      keys_.tensor.data = scratch.take<std::byte>(keys_.bytes());
-      values_.tensor.data = scratch.take<std::byte>(values_.bytes());
+      keys_.tensor.data = scratch_.take<std::byte>(keys_.bytes());
+      values_.tensor.data = scratch_.take<std::byte>(values_.bytes());
     }
-    return take_partials(scratch, args_.attend);
+    return take_partials(scratch_, args_.attend);
   }
 
   // The fetched rows as attend finds them.
@@ -120,32 +165,30 @@ class Step {
     run.values = source_of(args_.fetch.source_values, args_.fetch.value_pages);
     run.positions = args_.attend.positions;
     run.is_by_sequence = 1;
+    if (uses_row_cache()) run.places = places_;
     return run;
   }
 
   gpuError_t attend(gpuStream_t stream) {
-    Scratch scratch(shared_);
-    const Partials partials = take_attention(scratch);
     if (copies_rows()) {
       args_.fetch.keys = keys_.tensor;
       args_.fetch.values = values_.tensor;
       const gpuError_t error = launch_fetch(args_.fetch, stream);
       if (error != gpuSuccess) return error;
     }
-    // Vote has prepared the queries, as the first piece of its scratch.
-    Scratch of_vote(vote_scratch_);
-    const PreparedQueries prepared =
-        take_prepared_queries(of_vote, *args_.vote.codec.geometry,
-                              int64_t{args_.vote.batch.batch} * args_.vote.codec.geometry->kv_heads,
-                              args_.vote.query_heads);
-    return launch_attend(args_.attend, rows_run(), prepared.bad, partials, stream);
+    return launch_attend(args_.attend, rows_run(), row_cache_args().cache, prepared_.bad, partials_,
+                         stream);
   }
 
   pkv_backend_device* device_;
   pkv_step_args args_;
   Scratch scratch_;
-  void* vote_scratch_ = nullptr;
-  void* shared_ = nullptr;
+  PreparedQueries prepared_ = {};
+  VoteTables tables_ = {};
+  BestScratch select_ = {};
+  RerankTemporaries rerank_ = {};
+  int32_t* places_ = nullptr;
+  Partials partials_ = {};
   RowsView keys_ = {};
   RowsView values_ = {};
 };
@@ -155,7 +198,8 @@ pkv_status supports(pkv_backend_device* device, const pkv_step_args* args) {
 }
 
 pkv_status scratch_bytes(pkv_backend_device* device, const pkv_step_args* args, int64_t* out) {
-  return Step(device, *args, nullptr).scratch_bytes(out);
+  *out = Step(device, *args, nullptr).scratch_bytes();
+  return PKV_OK;
 }
 
 pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv_step_args* args,

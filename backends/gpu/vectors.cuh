@@ -45,6 +45,9 @@ PKV_DEVICE bool is_aligned(const void* address, int bytes) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
 }
 
+// Of an element of K, V or a query: f32, f16 or bf16.
+PKV_DEVICE int64_t float_bytes(pkv_dtype dtype) { return dtype == PKV_DTYPE_F32 ? 4 : 2; }
+
 // Eight neighbouring elements as they lie: f32 in eight words, f16 and bf16 in the first four.
 struct Raw8 {
   uint32_t word[8];
@@ -75,6 +78,13 @@ PKV_DEVICE Raw8 load_raw8(pkv_dtype dtype, const std::byte* from) {
     raw.word[i] = halves[2 * i] | (static_cast<uint32_t>(halves[2 * i + 1]) << 16);
   }
   return raw;
+}
+
+// To memory aligned to 16 bytes.
+PKV_DEVICE void store_raw8(pkv_dtype dtype, std::byte* to, const Raw8& raw) {
+  store_words(to, Words<4>{{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}});
+  if (dtype != PKV_DTYPE_F32) return;
+  store_words(to + 16, Words<4>{{raw.word[4], raw.word[5], raw.word[6], raw.word[7]}});
 }
 
 // The elements, exactly.

@@ -1,9 +1,8 @@
 // Launches of stage vote: the queries, the tables, the keys.
-#include "backends/gpu/vote.cuh"
+#include "backends/gpu/vote.h"
 
 #include "backends/gpu/check.h"
 #include "backends/gpu/device.h"
-#include "backends/gpu/query.h"
 #include "backends/gpu/stages.h"
 #include PKV_GPU_TRAITS
 
@@ -20,13 +19,9 @@ int64_t rows_of(const pkv_vote_args& a) {
 }
 
 Temporaries take_temporaries(Scratch& scratch, const pkv_vote_args& a) {
-  const pkv_geometry& geometry = *a.codec.geometry;
   Temporaries result{};
-  // First, where the step looks for them.
-  result.queries = take_prepared_queries(scratch, geometry, rows_of(a), a.query_heads);
-  result.tables.vectors = a.vote_group == PKV_VOTE_GROUP_HEADS ? result.queries.group : 1;
-  result.tables.entries = scratch.take<int8_t>(rows_of(a) * result.tables.vectors *
-                                               (geometry.head_dim / 8) * kPatterns);
+  result.queries = take_prepared_queries(scratch, *a.codec.geometry, rows_of(a), a.query_heads);
+  result.tables = take_vote_tables(scratch, a);
   return result;
 }
 
@@ -49,41 +44,6 @@ pkv_status scratch_bytes(pkv_backend_device* /*device*/, const pkv_vote_args* ar
   return PKV_OK;
 }
 
-gpuError_t launch_tables(const pkv_vote_args& a, const Temporaries& temporaries,
-                         gpuStream_t stream) {
-  const pkv_geometry& geometry = *a.codec.geometry;
-  const int32_t is_heads = a.vote_group == PKV_VOTE_GROUP_HEADS ? 1 : 0;
-  const VoteTableArgs args = {
-      temporaries.queries, temporaries.tables, rows_of(a), geometry.kv_heads,
-      geometry.head_dim,   is_heads,           a.rho_of,   a.occupancy,
-      a.batch.sequences};
-  LaunchShape shape;
-  shape.grid_y = grid_rows(rows_of(a));
-  shape.threads = Traits::kTableThreads;
-  if (geometry.vote == PKV_VOTE_GRADED) {
-    shape.grid_x = static_cast<unsigned>(temporaries.tables.vectors);
-    return launch("graded_tables", graded_tables<Traits>, shape, stream, args);
-  }
-  shape.grid_x = static_cast<unsigned>(geometry.head_dim / 8);
-  return launch("tier_tables", tier_tables<Traits>, shape, stream, args);
-}
-
-gpuError_t launch_keys(const pkv_vote_args& a, const Temporaries& temporaries, gpuStream_t stream) {
-  const VoteArgs args = {view_of(a.store, *a.codec.geometry),
-                         temporaries.tables,
-                         temporaries.queries.bad,
-                         rows_of(a),
-                         a.batch.sequences,
-                         a.batch.lengths,
-                         a.votes,
-                         a.votes_stride};
-  LaunchShape shape;
-  shape.grid_x = grid_tiles(a.batch.max_length, int64_t{Traits::kVoteThreads} * Traits::kVoteKeys);
-  shape.grid_y = grid_rows(rows_of(a));
-  shape.threads = Traits::kVoteThreads;
-  return launch("vote_keys", vote_keys<Traits>, shape, stream, args);
-}
-
 pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv_vote_args* args,
                void* scratch) {
   return run_stage(device, stream, "vote", [&](gpuStream_t s) {
@@ -91,13 +51,68 @@ pkv_status run(pkv_backend_device* device, pkv_backend_stream* stream, const pkv
     const Temporaries temporaries = take_temporaries(pieces, *args);
     gpuError_t error =
         launch_prepare_queries(args->codec, args->queries, rows_of(*args), temporaries.queries, s);
-    if (error == gpuSuccess) error = launch_tables(*args, temporaries, s);
-    if (error == gpuSuccess) error = launch_keys(*args, temporaries, s);
+    const auto& [queries, tables] = temporaries;
+    if (error == gpuSuccess) error = launch_vote_tables(*args, queries, tables, s);
+    if (error == gpuSuccess) error = launch_vote_keys(*args, queries, tables, nullptr, 0, s);
     return error;
   });
 }
 
 }  // namespace
+
+VoteTables take_vote_tables(Scratch& scratch, const pkv_vote_args& a) {
+  VoteTables tables{};
+  const bool is_heads = a.vote_group == PKV_VOTE_GROUP_HEADS;
+  tables.vectors = is_heads ? a.query_heads / a.codec.geometry->kv_heads : 1;
+  tables.entries = scratch.take<int8_t>(rows_of(a) * tables.vectors *
+                                        (a.codec.geometry->head_dim / 8) * kPatterns);
+  return tables;
+}
+
+VoteTableArgs vote_table_args(const pkv_vote_args& a, const PreparedQueries& queries,
+                              const VoteTables& tables) {
+  const pkv_geometry& geometry = *a.codec.geometry;
+  const int32_t is_heads = a.vote_group == PKV_VOTE_GROUP_HEADS ? 1 : 0;
+  return {queries,  tables,   rows_of(a),  geometry.kv_heads, geometry.head_dim,
+          is_heads, a.rho_of, a.occupancy, a.batch.sequences};
+}
+
+gpuError_t launch_vote_tables(const pkv_vote_args& a, const PreparedQueries& queries,
+                              const VoteTables& tables, gpuStream_t stream) {
+  const VoteTableArgs args = vote_table_args(a, queries, tables);
+  LaunchShape shape;
+  shape.grid_y = grid_rows(rows_of(a));
+  shape.threads = Traits::kTableThreads;
+  if (a.codec.geometry->vote == PKV_VOTE_GRADED) {
+    shape.grid_x = static_cast<unsigned>(tables.vectors);
+    return launch("graded_tables", graded_tables<Traits>, shape, stream, args);
+  }
+  shape.grid_x = static_cast<unsigned>(args.head_dim / 8);
+  return launch("tier_tables", tier_tables<Traits>, shape, stream, args);
+}
+
+gpuError_t launch_vote_keys(const pkv_vote_args& a, const PreparedQueries& queries,
+                            const VoteTables& tables, uint32_t* bins, int64_t bins_stride,
+                            gpuStream_t stream) {
+  const VoteArgs args = {view_of(a.store, *a.codec.geometry),
+                         tables,
+                         queries.bad,
+                         rows_of(a),
+                         a.batch.sequences,
+                         a.batch.lengths,
+                         a.votes,
+                         a.votes_stride,
+                         bins,
+                         bins_stride};
+  LaunchShape shape;
+  shape.grid_x = grid_tiles(a.batch.max_length, int64_t{Traits::kVoteThreads} * Traits::kVoteKeys);
+  shape.grid_y = grid_rows(rows_of(a));
+  shape.threads = Traits::kVoteThreads;
+  if (bins != nullptr) {
+    return launch("vote_and_count_keys", vote_keys<Traits, true>, shape, stream, args);
+  }
+  return launch("vote_keys", vote_keys<Traits, false>, shape, stream, args);
+}
 
 pkv_vote_slots vote_slots() { return {supports, scratch_bytes, run}; }
 

@@ -8,6 +8,7 @@
 // Differs from cpu_ref: the tables hold bytes, and a block stages one of them at a time.
 #pragma once
 
+#include "backends/gpu/best.cuh"
 #include "backends/gpu/query.cuh"
 #include "core/format/tier.h"
 
@@ -44,6 +45,8 @@ struct VoteArgs {
   const int64_t* lengths;    // [b]
   float* votes;              // [rows, votes_stride]
   int64_t votes_stride;
+  uint32_t* bins;  // kCounts: of the first pass, of row 0; 0 at first
+  int64_t bins_stride;
 };
 
 // The vectors of a row that vote, [vectors, d].
@@ -95,31 +98,49 @@ PKV_DEVICE int8_t tier_points(int64_t before, int64_t n, int64_t good_keys) {
   return points;
 }
 
+// Shared memory of graded_table.
+struct GradedShared {
+  int32_t z[format::kMaxHeadDim];
+};
+
+// The integers of vector `vector` of a row that votes; by a group of 32 lanes.
+PKV_DEVICE void graded_integers(const VoteTableArgs& a, int64_t row, int32_t vector,
+                                GradedShared& shared) {
+  const int32_t d = a.head_dim;
+  const float* all = voting_vectors(a.queries, a.tables.vectors, d, row, a.is_heads != 0);
+  const float A = largest_subspace(all, a.tables.vectors * (d / 8));
+  const float* y = all + int64_t{vector} * d;
+  for (int32_t j = LaneGroup<32>::rank(); j < d; j += 32) shared.z[j] = graded_integer(y[j], A);
+}
+// Its table, by a block that has the integers. Thread: four entries, a word.
+template <int kThreads>
+PKV_DEVICE void graded_table(const VoteTableArgs& a, int64_t row, int32_t vector,
+                             const GradedShared& shared) {
+  const int32_t words = a.head_dim / 8 * kPatterns / 4;
+  auto* table =
+      reinterpret_cast<uint32_t*>(a.tables.entries) + (row * a.tables.vectors + vector) * words;
+  for (int32_t i = thread_index(); i < words; i += kThreads) {
+    const int32_t* z = shared.z + 4 * i / kPatterns * 8;
+    uint32_t word = 0;
+#pragma unroll
+    for (int32_t e = 0; e < 4; ++e) {
+      word |= uint32_t{static_cast<uint8_t>(graded_entry(z, 4 * i % kPatterns + e))} << (8 * e);
+    }
+    table[i] = word;
+  }
+}
+
 // Block: the tables of one vector of a row.
 template <class Traits>
 PKV_KERNEL(Traits::kTableThreads)
 graded_tables(VoteTableArgs a) {
-  struct Shared {
-    int32_t z[format::kMaxHeadDim];
-  };
-  PKV_SHARED(Shared, shared);
-  const int32_t d = a.head_dim;
-  const int32_t vectors = a.tables.vectors;
-  const int32_t entries = d / 8 * kPatterns;
+  PKV_SHARED(GradedShared, shared);
   for (int64_t row = block_y(); row < a.rows; row += grid_y()) {
-    const float* all = voting_vectors(a.queries, vectors, d, row, a.is_heads != 0);
-    const float A = largest_subspace(all, vectors * (d / 8));
-    for (auto vector = static_cast<int32_t>(block_x()); vector < vectors;
+    for (auto vector = static_cast<int32_t>(block_x()); vector < a.tables.vectors;
          vector += static_cast<int32_t>(grid_x())) {
-      const float* y = all + int64_t{vector} * d;
-      for (int32_t j = thread_index(); j < d; j += Traits::kTableThreads) {
-        shared.z[j] = graded_integer(y[j], A);
-      }
+      if (LaneGroup<32>::index() == 0) graded_integers(a, row, vector, shared);
       sync_block();
-      int8_t* table = a.tables.entries + (row * vectors + vector) * entries;
-      for (int32_t i = thread_index(); i < entries; i += Traits::kTableThreads) {
-        table[i] = graded_entry(shared.z + i / kPatterns * 8, i % kPatterns);
-      }
+      graded_table<Traits::kTableThreads>(a, row, vector, shared);
       sync_block();  // z is read
     }
   }
@@ -164,49 +185,85 @@ tier_tables(VoteTableArgs a) {
   }
 }
 
-// The sum of table entries for the sign bytes of a key. Bytes behind the last subspace are not
-// looked up.
-PKV_DEVICE int32_t look_up(const int8_t* table, const std::byte* signs, int32_t S) {
-  int32_t t = 0;
-  const auto add = [&](uint32_t word, int32_t b) {
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      if (b + i < S) t += table[(b + i) * kPatterns + ((word >> (8 * i)) & 0xffU)];
-    }
-  };
-  if (S > 8) {
-    for (int32_t b = 0; b < S; b += 16) {
-      const Words<4> words = load_words<4>(signs + b);
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) add(words.word[i], b + 4 * i);
-    }
-    return t;
+// Sign bytes that one access moves, at most 16 subspaces of a key. Bytes behind the last subspace
+// are 0, and not looked up.
+PKV_DEVICE Words<4> load_signs(const std::byte* signs, int32_t S, int32_t first) {
+  if (S > 8) return load_words<4>(signs + first);
+  if (S > 4) {
+    const Words<2> two = load_words<2>(signs);
+    return {{two.word[0], two.word[1], 0, 0}};
   }
-  for (int32_t b = 0; b < S; b += 4) add(load_words<1>(signs + b).word[0], b);
+  return {{load_words<1>(signs).word[0], 0, 0, 0}};
+}
+// The sum of their table entries; `count` of them exist.
+PKV_DEVICE int32_t look_up(const int8_t* table, const Words<4>& signs, int32_t count) {
+  int32_t t = 0;
+#pragma unroll
+  for (int32_t b = 0; b < 16; ++b) {
+    if (b < count) t += table[b * kPatterns + ((signs.word[b / 4] >> (8 * (b % 4))) & 0xffU)];
+  }
   return t;
 }
 
+// The digits of the first pass of best.cuh, or nothing.
+template <bool kCounts>
+struct VoteBins {
+  BestBins<2> bins;
+
+  template <int kThreads>
+  PKV_DEVICE void clear() {
+    bins.template clear<kThreads>();
+  }
+  PKV_DEVICE void add(float vote) {
+    const uint32_t key = order_key(vote);
+    if (key != 0) bins.add(best_digit(key, 0));
+  }
+  template <int kThreads>
+  PKV_DEVICE void add_to(uint32_t* row) const {
+    bins.template add_to<kThreads>(row, 1 << best_bits(0));
+  }
+};
+template <>
+struct VoteBins<false> {
+  template <int kThreads>
+  PKV_DEVICE void clear() {}
+  PKV_DEVICE void add(float) {}
+  template <int kThreads>
+  PKV_DEVICE void add_to(uint32_t*) const {}
+};
+
 // Block: a tile of kVoteKeys keys per thread, of one row. A thread's keys lie kVoteThreads apart.
-template <class Traits>
+// With bins (of the step) the digits of the first pass of best.cuh are counted on the way, and what
+// a thread reads of its keys is under way at once: few keys are bound by latency, many by the
+// look-ups, which want registers for as many threads as there can be.
+template <class Traits, bool kCounts>
 PKV_KERNEL(Traits::kVoteThreads)
 vote_keys(VoteArgs a) {
   constexpr int kThreads = Traits::kVoteThreads;
   constexpr int kKeys = Traits::kVoteKeys;
+  constexpr int kTogether = kCounts ? kKeys : 1;
   struct alignas(16) Shared {
     int8_t table[kMaxSubspaces * kPatterns];
   };
   PKV_SHARED(Shared, shared);
+  PKV_SHARED(VoteBins<kCounts>, bins);
   const gpu::Layout& layout = a.store.layout;
   const int32_t S = layout.subspaces;
   const int32_t table_bytes = S * kPatterns;
-  const int64_t begin = int64_t{block_x()} * kThreads * kKeys + thread_index();
+  const int64_t tile = int64_t{block_x()} * kThreads * kKeys;
   for (int64_t row = block_y(); row < a.rows; row += grid_y()) {
     const RowIndex at = row_index(row, a.store.kv_heads);
     const int64_t n = a.lengths[at.entry];
-    if (int64_t{block_x()} * kThreads * kKeys >= n) continue;  // the whole block
+    if (tile >= n) continue;  // the whole block
     const format::StoreRow records = a.store.row(a.sequences[at.entry], at.head);
-    float* votes = a.votes + row * a.votes_stride;
 
+    bins.template clear<kThreads>();
+
+    // Positions behind the end read the tile's first key.
+    const auto position_of = [&](int k) {
+      const int64_t position = tile + int64_t{k} * kThreads + thread_index();
+      return position < n ? position : tile;
+    };
     int32_t most[kKeys] = {};
     for (int32_t vector = 0; vector < a.tables.vectors; ++vector) {
       const int8_t* table = a.tables.entries + (row * a.tables.vectors + vector) * table_bytes;
@@ -215,27 +272,45 @@ vote_keys(VoteArgs a) {
       }
       sync_block();
 #pragma unroll
-      for (int k = 0; k < kKeys; ++k) {
-        const int64_t position = begin + int64_t{k} * kThreads;
-        if (position >= n) continue;
-        const std::byte* signs = records.piece(position) + layout.sign(records.local(position));
-        const int32_t t = look_up(shared.table, signs, S);
-        most[k] = vector == 0 || most[k] < t ? t : most[k];
+      for (int k0 = 0; k0 < kKeys; k0 += kTogether) {
+        int32_t t[kTogether] = {};
+        for (int32_t first = 0; first < S; first += 16) {
+          Words<4> words[kTogether];
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            const int64_t position = position_of(k0 + i);
+            words[i] = load_signs(records.piece(position) + layout.sign(records.local(position)), S,
+                                  first);
+          }
+          const int32_t count = S - first < 16 ? S - first : 16;
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            t[i] += look_up(shared.table + first * kPatterns, words[i], count);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          most[k0 + i] = vector == 0 || most[k0 + i] < t[i] ? t[i] : most[k0 + i];
+        }
       }
       sync_block();  // the table is read
     }
 
     const bool is_bad = a.bad[row] != 0;  // 4.4
+    float* votes = a.votes + row * a.votes_stride;
 #pragma unroll
     for (int k = 0; k < kKeys; ++k) {
-      const int64_t position = begin + int64_t{k} * kThreads;
+      const int64_t position = tile + int64_t{k} * kThreads + thread_index();
       if (position >= n) continue;
       const uint16_t factor = *reinterpret_cast<const uint16_t*>(
           records.piece(position) + layout.factor(records.local(position)));
-      votes[position] = is_bad
-                            ? quiet_nan()
-                            : fmul_rn(static_cast<float>(most[k]), format::bf16_to_float(factor));
+      const float vote = is_bad
+                             ? quiet_nan()
+                             : fmul_rn(static_cast<float>(most[k]), format::bf16_to_float(factor));
+      votes[position] = vote;
+      bins.add(vote);
     }
+    bins.template add_to<kThreads>(a.bins + row * a.bins_stride);
   }
 }
 

@@ -94,6 +94,14 @@ Step = struct(
     ("scratch", P),
     ("output", Tensor),
     ("lse", P),
+    ("sink_logits", P),
+    ("row_cache", P),
+)
+RowCacheStats = struct(
+    "RowCacheStats",
+    SIZE,
+    ("rows", I32),
+    *((name, I64) for name in ("device_bytes", "looked_up", "found")),
 )
 # The stage API.
 CodecParams = struct(

@@ -108,16 +108,16 @@ def step_bytes(n, share, samples=512):
 
 class RetrieveMethod:
     """pkv_retrieve with one query per KV head and token: vote, exact selection of C, rerank of all
-    C. Tokens are queries of one sequence, which vote together."""
+    C unless k is 0. Tokens are queries of one sequence, which vote together."""
 
-    def __init__(self, library, layers, queries, share, tokens=1):
+    def __init__(self, library, layers, queries, share, tokens=1, k=K):
         self.library = library
         turns = one_per_head(queries)  # [count, 1, h, d]
         self.queries = torch.cat([turns.roll(-token, 0) for token in range(tokens)], 1)
-        config = configuration(library, share, tail="drop", k=K)
+        config = configuration(library, share, tail="drop", k=k)
         self.plans = [capi.plan(library, layer.index, config, KV_HEADS, tokens) for layer in layers]
         count = candidate_count(layers[0].context.n, share)
-        self.positions = torch.zeros((tokens, KV_HEADS, K), dtype=torch.int32)
+        self.positions = torch.zeros((tokens, KV_HEADS, max(k, 1)), dtype=torch.int32)
         self.counts = torch.zeros((tokens, KV_HEADS), dtype=torch.int32)
         self.candidates = torch.zeros((tokens, KV_HEADS, count), dtype=torch.int32)
         self.hits = Hits(

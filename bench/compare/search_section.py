@@ -50,30 +50,25 @@ class SearchSection(Section):
         )
         candidates = retrieve.run(0).clone()
         self.tell_recall(candidates.numpy(), joined=False)
-        together = self.add_ours(
-            f"retrieve {TOKENS} q",
-            functools.partial(ours.RetrieveMethod, tokens=TOKENS),
-            setting=f"as retrieve, {TOKENS} query tokens of a sequence at once",
-            stage="retrieve",
-            batch=TOKENS,
-            work=TOKENS * KV_HEADS * self.n,
-            **shape,
-        )
-        if not torch.equal(together.run(0), candidates):
-            raise DisagreementError(f"n={self.n}: query tokens find other candidates than alone")
+        together = {"batch": TOKENS, "work": TOKENS * KV_HEADS * self.n, **shape}
+        several = f"{TOKENS} query tokens of a sequence at once"
+
+        def add(name, method, setting, **fields):
+            found = self.add_ours(name, method, setting=setting, **fields).run(0)
+            if not torch.equal(found, candidates):
+                raise DisagreementError(f"n={self.n}: {name} finds other candidates than retrieve")
+
+        tokens = functools.partial(ours.RetrieveMethod, tokens=TOKENS)
+        add(f"retrieve {TOKENS} q", tokens, f"as retrieve, {several}", stage="retrieve", **together)
         if not self.room.wants("vote+select"):
             return
-        stages = self.add_ours(
-            "vote+select",
-            ours.VoteSelectMethod,
-            setting="two single stages, votes written and read",
-            **shape,
-        )
-        if not torch.equal(stages.run(0), candidates):
-            raise DisagreementError(
-                f"n={self.n}: retrieve and the stages differ in their candidates"
-            )
-        self.tell_recall(candidates.numpy(), joined=False)
+        alone = functools.partial(ours.RetrieveMethod, k=0)
+        nothing = {"stage": "vote+select", "k": 0}
+        add("candidates", alone, "vote and exact selection", **nothing, **shape)
+        tokens = functools.partial(tokens, k=0)
+        add(f"candidates {TOKENS} q", tokens, f"as candidates, {several}", **nothing, **together)
+        stages = "two single stages, votes written and read"
+        add("vote+select", ours.VoteSelectMethod, stages, stage="vote+select", **shape)
 
     def tell_recall(self, found, joined):
         """Of the method that was added last, for the first query of every head it has."""

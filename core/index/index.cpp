@@ -22,29 +22,6 @@ namespace {
 
 constexpr int64_t kExportBytes = 1 << 20;  // of records, staged on the device at a time
 
-// Tokens [begin, begin + count) of a view [h, t, d] as a batch of one.
-class Chunk {
- public:
-  Chunk(const TensorView& view, int64_t begin, int64_t count) : tensor_(view.tensor()) {
-    shape_ = {1, view.extent(0), count, view.extent(2)};
-    strides_ = {0, view.stride(0), view.stride(1), 1};
-    tensor_.data = static_cast<std::byte*>(view.origin()) +
-                   view.element_offset(0, begin, 0) * view.element_bytes();
-    tensor_.byte_offset = 0;
-    tensor_.ndim = 4;
-    tensor_.shape = shape_.data();
-    tensor_.strides = strides_.data();
-  }
-  Chunk(const Chunk&) = delete;
-  Chunk& operator=(const Chunk&) = delete;
-  const pkv_tensor& tensor() const { return tensor_; }
-
- private:
-  pkv_tensor tensor_;
-  std::array<int64_t, 4> shape_{};
-  std::array<int64_t, 4> strides_{};
-};
-
 }  // namespace
 
 struct Index::AppendInput {
@@ -261,10 +238,12 @@ absl::Status Index::encode(const Stream& stream, int32_t sequence, int64_t begin
   args.first_bad = refuses_bad ? workspace_.as<int64_t>() : nullptr;
   for (int64_t done = 0; done < tokens;) {
     const int64_t count = std::min(sizes_.chunk_tokens, tokens - done);
-    const Chunk keys(input.keys, done, count);
+    TokenChunk keys(input.keys, done, count);
+    std::optional<TokenChunk> values;
+    if (input.values) values.emplace(*input.values, done, count);
+    PKV_RETURN_IF_ERROR(stage_.take(stream, keys, values ? &*values : nullptr));
     args.keys = keys.tensor();
-    std::optional<Chunk> values;
-    if (input.values) args.values = values.emplace(*input.values, done, count).tensor();
+    if (values) args.values = values->tensor();
     args.counts = counts + count;
     if (done == 0) PKV_RETURN_IF_ERROR(device_->call("encode", slots.supports, &args));
     PKV_RETURN_IF_ERROR(device_->call("encode", slots.run, stream.handle(), &args, scratch));
@@ -314,6 +293,7 @@ absl::Status Index::reset(const Stream& stream, int32_t sequence) {
   PKV_RETURN_IF_ERROR(write_length(stream, sequence, 0));
   state_[sequence].length = 0;
   state_[sequence].lacks_values = false;
+  ++state_[sequence].generation;
   return absl::OkStatus();
 }
 
@@ -329,7 +309,7 @@ absl::StatusOr<pkv_index_stats> Index::stats_sync(const Stream& stream) const {
     stats.bad_keys += length(sequence) * geometry().kv_heads;
   }
   for (const int64_t count : good) stats.bad_keys -= count;
-  stats.device_bytes = sizes_.total_bytes;
+  stats.device_bytes = sizes_.total_bytes + stage_.bytes();
   stats.bytes_per_key = format::bytes_per_key(geometry());
   return stats;
 }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/codec/codec.h"
+#include "core/index/host_stage.h"
 #include "core/index/index_sizes.h"
 #include "core/runtime/buffer.h"
 #include "core/runtime/device.h"
@@ -46,6 +47,8 @@ class Index {
   int64_t length(int32_t sequence) const { return state_[sequence].length.load(); }
   // Whether every token of the sequence came with values.
   bool has_values(int32_t sequence) const { return !state_[sequence].lacks_values.load(); }
+  // Grows whenever positions of the sequence may have come to name other tokens.
+  int64_t generation(int32_t sequence) const { return state_[sequence].generation.load(); }
 
   // kEnqueue isolates bad keys. kSync waits, and refuses them if the codec's options say so. An
   // append that fails leaves the index as it was.
@@ -86,6 +89,7 @@ class Index {
   struct SequenceState {
     std::atomic<int64_t> length{0};
     std::atomic<bool> lacks_values{false};
+    std::atomic<int64_t> generation{0};
   };
   // The rows of one sequence in one of the sums, and where their copy is while append works.
   struct SumPart {
@@ -126,6 +130,7 @@ class Index {
   std::unique_ptr<SequenceState[]> state_;
   Buffer constants_;  // int32 0 .. sequences-1, then int64 0 .. chunk_tokens
   Buffer workspace_;  // of append: first_bad, backups of the sums, scratch of encode
+  HostStage stage_;   // of append, where tokens come from the host
   // Marks the end of the last append, so that one on another stream may use the workspace.
   std::optional<Event> appended_;
   bool has_appended_ = false;

@@ -301,6 +301,7 @@ absl::Status Index::read_content(const Stream& stream, const PkvReader& file) {
   content_ = std::move(content);
   for (std::size_t s = 0; s < lengths.size(); ++s) {
     state_[s].length = lengths[s];
+    ++state_[s].generation;
     state_[s].lacks_values = (file.sequences()[s].flags & kSequenceLacksValues) != 0;
   }
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/index/row_cache.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/dense_attention.h"
 #include "core/pipeline/run_stage.h"
@@ -31,8 +32,8 @@ absl::Status check_source(const Plan& plan, const pkv_rows& source, KeysValues& 
 }
 
 absl::Status run_fused(const Plan& plan, const Stream& stream, DenseAttention& dense,
-                       const pkv_tensor& query, KeysValues& source, const pkv_hits& out,
-                       void* memory) {
+                       const pkv_tensor& query, KeysValues& source, RowCache* rows,
+                       const pkv_hits& out, void* memory) {
   const Device& device = plan.device();
   const pkv_step_slots& slots = device.backend().step;
   const ScratchLedger& ledger = plan.step_scratch();
@@ -47,6 +48,9 @@ absl::Status run_fused(const Plan& plan, const Stream& stream, DenseAttention& d
     args.fetch.source_keys = source.keys->tensor();
     args.fetch.source_values = source.values_tensor(plan.geometry().value_dim);
   }
+  if (rows != nullptr) {
+    PKV_ASSIGN_OR_RETURN(args.row_cache, rows->args(stream, plan.sequences()));
+  }
   PKV_RETURN_IF_ERROR(
       check_parts_fit(device, "step", slots, args, ledger.bytes(Piece::kStage), plan.max_tokens()));
   PKV_RETURN_IF_ERROR(
@@ -56,6 +60,17 @@ absl::Status run_fused(const Plan& plan, const Stream& stream, DenseAttention& d
   }
   return device.call("step", slots.run, stream.handle(), &args,
                      ledger.get<void>(memory, Piece::kStage));
+}
+
+absl::Status check_row_cache(const Plan& plan, const KeysValues& source, const RowCache& rows) {
+  if (&rows.index() != &plan.index()) {
+    return absl::InvalidArgumentError(
+        "row_cache is of another index, accepted: one of the plan's index");
+  }
+  if (!source.keys || source.keys->dtype() == rows.dtype()) return absl::OkStatus();
+  return absl::InvalidArgumentError(str_cat("row_cache has dtype ", dtype_name(rows.dtype()),
+                                            ", accepted: that of source, ",
+                                            dtype_name(source.keys->dtype())));
 }
 
 // A contiguous [b, h, k, width] in scratch.
@@ -105,7 +120,7 @@ absl::Status run_parts(const Plan& plan, const Stream& stream, const pkv_step& s
 
 }  // namespace
 
-absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step,
+absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step, RowCache* rows,
                   const pkv_hits& hits) {
   PKV_RETURN_IF_ERROR(plan.check_stream(stream));
   PKV_RETURN_IF_ERROR(check_range("hits.flags", hits.flags, 0, 0));
@@ -120,12 +135,13 @@ absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step,
   } else if (is_present(step.source.keys) || is_present(step.source.values)) {
     return absl::InvalidArgumentError("source is given, accepted: none with k=0");
   }
+  if (rows != nullptr) PKV_RETURN_IF_ERROR(check_row_cache(plan, source, *rows));
   PKV_ASSIGN_OR_RETURN(void* memory, plan.scratch(step.scratch));
   PKV_ASSIGN_OR_RETURN(const Plan::Busy busy, Plan::Busy::enter(plan));
   if (plan.batch() == 0) return absl::OkStatus();
   const pkv_hits out = with_scratch(plan.step_scratch(), plan.step_memory(memory), hits);
   if (!plan.is_fused()) return run_parts(plan, stream, step, source, out, memory);
-  return run_fused(plan, stream, dense, dense.args.queries, source, out, memory);
+  return run_fused(plan, stream, dense, dense.args.queries, source, rows, out, memory);
 }
 
 }  // namespace pkv

@@ -10,6 +10,8 @@
 
 namespace pkv {
 
+class RowCache;  // core/index/row_cache.h
+
 // vote, select, rerank. retrieve.cpp
 absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& query,
                       void* scratch, const pkv_hits& hits);
@@ -22,8 +24,8 @@ absl::Status fetch(const Plan& plan, const Stream& stream, const pkv_rows& sourc
 absl::Status attend(const Plan& plan, const Stream& stream, const pkv_attention& attention,
                     const pkv_hits* hits);
 
-// step.cpp. `hits`: those of step.hits, or all NULL.
-absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step,
+// step.cpp. `rows`: that of step.row_cache, or NULL. `hits`: those of step.hits, or all NULL.
+absl::Status step(const Plan& plan, const Stream& stream, const pkv_step& step, RowCache* rows,
                   const pkv_hits& hits);
 
 // The same inside a call that holds the plan's `memory`.

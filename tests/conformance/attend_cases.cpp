@@ -9,6 +9,7 @@
 #include "tests/conformance/bench.h"
 #include "tests/conformance/cases.h"
 #include "tests/conformance/half.h"
+#include "tests/conformance/random_cases.h"
 
 namespace pkv::conformance {
 namespace {
@@ -363,6 +364,26 @@ void add_shapes(Cases& cases) {
 }
 
 }  // namespace
+
+void add_random_attend(Cases& cases, Random& random) {
+  AttendOptions options;
+  options.tail = one_of(random, {PKV_TAIL_DROP, PKV_TAIL_MEAN, PKV_TAIL_SAMPLED, PKV_TAIL_SKETCH});
+  const RandomLimits limits = {
+      .has_extremes = false, .needs_values = true, .needs_sketch = reads_samples(options.tail)};
+  Setup setup = random_setup(random, limits);
+  if (options.tail == PKV_TAIL_SKETCH) setup.sketch_stride = 1;
+  options.k = random_k(random, setup.n);
+  options.ppm = random_ppm(random);
+  options.tail_samples = one_of(random, {512, 512, 1, 20, 100});
+  for (int64_t part = random.below(4); part > 0; --part) options.parts.push_back(random.below(150));
+  options.has_lengths = chance(random, 2);
+  options.output_dtype = kFloats[random.below(3)];
+  options.wants_lse = !chance(random, 4);
+  if (chance(random, 4)) options.page_tokens = 1 + random.below(40);
+  if (chance(random, 4)) options.soft_cap = one_of(random, {0.5F, 20.0F, 50.0F});
+  options.has_sinks = chance(random, 4);
+  add(cases, "any", setup, options);
+}
 
 void add_attend_cases(Cases& cases) {
   add_caps_and_sinks(cases);

@@ -4,6 +4,7 @@
 #include "tests/conformance/cases.h"
 #include "tests/conformance/encode_stage.h"
 #include "tests/conformance/failure.h"
+#include "tests/conformance/random_cases.h"
 
 namespace pkv::conformance {
 namespace {
@@ -283,6 +284,16 @@ void add_shapes(Cases& cases) {
 }
 
 }  // namespace
+
+void add_random_encode(Cases& cases, Random& random) {
+  Setup setup = random_setup(random, {});
+  if (chance(random, 3) && setup.n > 2) {
+    setup.page = 0;
+    setup.query_tokens = 1;
+    return add(cases, "pieces", setup, check_pieces);
+  }
+  add(cases, codec_name(setup.codec), setup);
+}
 
 void add_encode_cases(Cases& cases) {
   add_widths(cases);

@@ -7,6 +7,7 @@
 #include "tests/conformance/cases.h"
 #include "tests/conformance/fetch_stage.h"
 #include "tests/conformance/half.h"
+#include "tests/conformance/random_cases.h"
 
 namespace pkv::conformance {
 namespace {
@@ -119,6 +120,25 @@ void add(Cases& cases, const char* family, const FetchShape& rows) {
 }
 
 }  // namespace
+
+void add_random_fetch(Cases& cases, Random& random) {
+  FetchShape rows;
+  rows.d = 8 * random.below(73);
+  rows.dv = rows.d == 0 || chance(random, 2) ? 8 * (1 + random.below(72)) : 0;
+  rows.h = static_cast<int32_t>(1 + random.below(4));
+  rows.b = static_cast<int32_t>(1 + random.below(4));
+  rows.n = random.below(200);
+  rows.k = random_k(random, rows.n);
+  rows.dtype = one_of(random, {PKV_DTYPE_F32, PKV_DTYPE_F16, PKV_DTYPE_BF16, PKV_DTYPE_U8,
+                               PKV_DTYPE_I32, PKV_DTYPE_I64});
+  rows.source =
+      one_of(random, {Layout::kStrided, Layout::kDense, Layout::kPadded, Layout::kOffset});
+  rows.target = one_of(random, {Layout::kStrided, Layout::kDense, Layout::kPadded});
+  if (chance(random, 3)) rows.page_tokens = 1 + random.below(40);
+  rows.query_tokens = static_cast<int32_t>(1 + random.below(2));
+  rows.positions = one_of(random, {"some", "all", "none", "last", "same"});
+  add(cases, "any", rows);
+}
 
 void add_fetch_cases(Cases& cases) {
   for (const pkv_dtype dtype :

@@ -9,8 +9,10 @@
 
 #include "fmt/core.h"
 #include "tests/conformance/failure.h"
+#include "tests/conformance/faults.h"
 #include "tests/conformance/golden.h"
 #include "tests/conformance/options.h"
+#include "tests/conformance/random_cases.h"
 #include "tests/conformance/report.h"
 #include "tests/conformance/runner.h"
 
@@ -22,6 +24,10 @@ enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kUnavailable = 4, kSystem = 5 
 
 Cases all_cases(const Options& options) {
   Cases cases;
+  if (options.random > 0) {
+    add_random_cases(cases, options.seed, options.random);
+    return cases;
+  }
   add_fit_cases(cases);
   add_encode_cases(cases);
   add_store_cases(cases);
@@ -86,6 +92,7 @@ int start(const std::vector<std::string>& arguments) {
     fmt::print("pkv-conformance {}\n", pkv_version());
     return kOk;
   }
+  if (options.faults) return run_faults(options) == 0 ? kOk : kFailed;
   const Cases cases = all_cases(options);
   if (chosen_cases(cases, options.filter, 1, 1).empty()) {
     throw UsageError(fmt::format("--filter {}: no case of that name", options.filter));

@@ -39,6 +39,7 @@ void set_device_option(Options& options, const std::string& text) {
 
 bool set_flag(Options& options, const std::string& name) {
   if (name == "--list") return options.list = true;
+  if (name == "--faults") return options.faults = true;
   if (name == "--json") return options.json = true;
   if (name == "--help" || name == "-h") return options.help = true;
   if (name == "--version") return options.version = true;
@@ -58,6 +59,11 @@ void set_value(Options& options, const std::string& name, const std::string& val
     options.golden = value;
   } else if (name == "--seed") {
     options.seed = number<uint64_t>(name, value, "0..18446744073709551615");
+  } else if (name == "--random") {
+    options.random = number<int64_t>(name, value, "1..10000000");
+    if (options.random < 1 || options.random > 10000000) {
+      throw UsageError(fmt::format("--random {}: accepted: 1..10000000", value));
+    }
   } else {
     set_shard(options, value);
   }
@@ -65,7 +71,7 @@ void set_value(Options& options, const std::string& name, const std::string& val
 
 bool takes_value(const std::string& name) {
   for (const char* known :
-       {"--backend", "--set", "--filter", "--junit", "--golden", "--seed", "--shard"}) {
+       {"--backend", "--set", "--filter", "--junit", "--golden", "--seed", "--random", "--shard"}) {
     if (name == known) return true;
   }
   return false;
@@ -108,6 +114,9 @@ docs/numerics.md. What the backend refuses as unimplemented is skipped, with its
   --filter GLOB        only cases whose name matches; * and ? as in a shell, * also matches '/'
   --shard I/N          only every N-th case, beginning with the I-th (1 <= I <= N)
   --seed N             other numbers in the cases (default 1); golden vectors stay as they are
+  --random N           N cases of random shapes instead, random/1/.. to random/N/..; what they are
+                       follows from the seed and their number
+  --faults             no cases: memory runs out, a kernel fails; each in a process of its own
   --golden DIR         golden vectors from the .json files of DIR instead of those inside
   --list               print the names of the cases, one a line, and end
   --junit FILE         also write the results as JUnit XML

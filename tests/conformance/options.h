@@ -20,8 +20,10 @@ struct Options {
   std::string golden;  // folder; "" for the vectors inside the program
   std::vector<std::pair<std::string, std::string>> set;  // device options, in order
   uint64_t seed = 1;
-  int64_t shard = 1;   // this one,
-  int64_t shards = 1;  // of so many
+  int64_t random = 0;   // cases of random shapes in place of the tables'
+  int64_t shard = 1;    // this one,
+  int64_t shards = 1;   // of so many
+  bool faults = false;  // in place of cases
   bool list = false;
   bool json = false;
   bool help = false;

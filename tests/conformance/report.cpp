@@ -33,6 +33,7 @@ std::string command(const Run& run, const Case& subject) {
   std::string text = "pkv-conformance --backend " + quoted(run.options.backend);
   for (const auto& [name, value] : run.options.set) text += " --set " + quoted(name + "=" + value);
   if (run.options.seed != Options().seed) text += fmt::format(" --seed {}", run.options.seed);
+  if (run.options.random > 0) text += fmt::format(" --random {}", run.options.random);
   if (!run.options.golden.empty()) text += " --golden " + quoted(run.options.golden);
   return text + " --filter " + quoted(subject.name);
 }

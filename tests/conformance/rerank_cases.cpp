@@ -1,9 +1,12 @@
 // What rerank must satisfy, with the reference's candidates. docs/algorithm.md, section 6:
 // estimates of scalar codecs are exact, the rest bounded (docs/numerics.md, section 3).
+#include <algorithm>
+
 #include "fmt/core.h"
 #include "tests/conformance/attend_world.h"
 #include "tests/conformance/bench.h"
 #include "tests/conformance/cases.h"
+#include "tests/conformance/random_cases.h"
 #include "tests/conformance/rerank_judge.h"
 
 namespace pkv::conformance {
@@ -280,6 +283,25 @@ void add_shapes(Cases& cases) {
 }
 
 }  // namespace
+
+void add_random_rerank(Cases& cases, Random& random) {
+  const Setup setup = random_setup(random, {});
+  Options options;
+  options.rank = one_of(random, {PKV_RANK_GROUP, PKV_RANK_GROUP, PKV_RANK_MEAN});
+  options.k = random_k(random, setup.n);
+  options.ppm = random_ppm(random);
+  options.tail_samples = one_of(random, {512, 512, 1, 33, 100});
+  options.weigh_norms = setup.value_norm;
+  if (chance(random, 4)) options.soft_cap = one_of(random, {0.5F, 20.0F, 50.0F});
+  if (options.rank == PKV_RANK_GROUP && chance(random, 5)) {
+    options.share = one_of(random, {0.3, 0.9, 1.0});
+    options.k_min = std::min(one_of(random, {0, 1, 5}), options.k);
+  }
+  options.wants_rest = !chance(random, 4);
+  options.wants_samples = options.wants_rest && chance(random, 2);
+  options.wants_estimates = !chance(random, 3);
+  add(cases, setup, options);
+}
 
 void add_rerank_cases(Cases& cases) {
   add_caps(cases);

@@ -5,6 +5,7 @@
 #include "fmt/core.h"
 #include "tests/conformance/bench.h"
 #include "tests/conformance/cases.h"
+#include "tests/conformance/random_cases.h"
 #include "tests/conformance/vote_stage.h"
 
 namespace pkv::conformance {
@@ -13,7 +14,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-struct Shape {
+struct SelectShape {
   int32_t b = 1;
   int32_t h = 1;
   int64_t n = 33;
@@ -64,7 +65,8 @@ Rows<float> vote_rows(Random& random, const char* kind, const std::vector<int64_
   return votes;
 }
 
-void add(Cases& cases, const Shape& shape, const pkv_candidate_rule& rule, const char* what = "") {
+void add(Cases& cases, const SelectShape& shape, const pkv_candidate_rule& rule,
+         const char* what = "") {
   const std::string name =
       fmt::format("select/{}/n{}_ppm{}_k{}{}{}/b{}", shape.votes, shape.n, shape.ppm, shape.k,
                   shape.h == 1 ? "" : fmt::format("_h{}", shape.h), what, shape.b);
@@ -81,7 +83,9 @@ void add(Cases& cases, const Shape& shape, const pkv_candidate_rule& rule, const
                    }});
 }
 
-void add(Cases& cases, const Shape& shape) { add(cases, shape, share_rule(shape.ppm, shape.k)); }
+void add(Cases& cases, const SelectShape& shape) {
+  add(cases, shape, share_rule(shape.ppm, shape.k));
+}
 
 // The default profile's schedule (section 1).
 pkv_candidate_rule schedule(int32_t k) {
@@ -108,6 +112,18 @@ void add_counts(Cases& cases) {
 }
 
 }  // namespace
+
+void add_random_select(Cases& cases, Random& random) {
+  SelectShape shape;
+  shape.b = static_cast<int32_t>(1 + random.below(4));
+  shape.h = static_cast<int32_t>(1 + random.below(4));
+  shape.n = random.below(one_of<int64_t>(random, {40, 300, 3000, 30000}));
+  shape.ppm = random_ppm(random);
+  shape.k = random_k(random, shape.n);
+  shape.votes = one_of(random, {"normal", "equal", "levels", "close", "zeros", "some_nan",
+                                "all_nan", "infinite", "few_finite", "low", "ends", "winners"});
+  add(cases, shape);
+}
 
 void add_select_cases(Cases& cases) {
   for (const int64_t n : kLengths) {

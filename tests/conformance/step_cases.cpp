@@ -1,8 +1,11 @@
 // What a whole decoding step must satisfy, through index and plan, with scratch between guards that
 // holds something else on the second run.
+#include <algorithm>
+
 #include "fmt/core.h"
 #include "tests/conformance/bench.h"
 #include "tests/conformance/cases.h"
+#include "tests/conformance/random_cases.h"
 #include "tests/conformance/step_judge.h"
 
 namespace pkv::conformance {
@@ -10,7 +13,10 @@ namespace {
 
 using Options = StepCaseOptions;
 
-void add(Cases& cases, const char* family, const Setup& setup, const Options& options) {
+using Judge = void (*)(const Bench&, const Setup&, const Options&, const std::string&);
+
+void add(Cases& cases, const char* family, const Setup& setup, const Options& options,
+         Judge judge = judge_step) {
   const std::string shape = setup.text();
   const size_t slash = shape.rfind('/');
   std::string text = fmt::format("_k{}", options.step.k);
@@ -24,8 +30,8 @@ void add(Cases& cases, const char* family, const Setup& setup, const Options& op
   if (options.vote_group == PKV_VOTE_GROUP_HEADS) text += "_heads";
   const std::string name =
       fmt::format("step/{}/{}{}{}", family, shape.substr(0, slash), text, shape.substr(slash));
-  cases.push_back({name, Verdict::kTolerance, [setup, options, name](const Bench& bench) {
-                     judge_step(bench, setup, options, name);
+  cases.push_back({name, Verdict::kTolerance, [setup, options, name, judge](const Bench& bench) {
+                     judge(bench, setup, options, name);
                    }});
 }
 
@@ -85,9 +91,76 @@ void add_sampled(Cases& cases) {
   add(cases, "sketch4", every_key, few);
 }
 
+void add_host_rows(Cases& cases) {
+  for (const pkv_dtype dtype : {PKV_DTYPE_F32, PKV_DTYPE_BF16}) {
+    add(cases, "host_rows", {.d = 64, .h = 2, .G = 2, .b = 3, .n = 600, .dtype = dtype}, Options(),
+        judge_host_rows);
+  }
+  add(cases, "host_rows", {.d = 80, .dv = 24, .h = 3, .b = 2, .n = 600}, Options(),
+      judge_host_rows);
+}
+
+void add_row_cache(Cases& cases) {
+  const Options usual = with_tail(PKV_TAIL_MEAN, 24);
+  const auto add_case = [&](const Setup& setup, const Options& options) {
+    add(cases, "row_cache", setup, options, judge_row_cache);
+  };
+  add_case({.d = 64, .h = 2, .G = 2, .b = 3, .n = 200}, usual);
+  for (const pkv_dtype dtype : {PKV_DTYPE_F16, PKV_DTYPE_BF16}) {
+    add_case({.h = 2, .G = 4, .b = 2, .n = 300, .dtype = dtype, .query_dtype = dtype},
+             with_tail(PKV_TAIL_MEAN, 100));
+  }
+  // Long rows of candidates, several passes over a group, K and V of different widths.
+  Options many = with_tail(PKV_TAIL_DROP, 200);
+  many.ppm = 1000000;
+  add_case({.d = 80, .dv = 24, .h = 2, .G = 3, .b = 1, .n = 600}, many);
+  add_case({.d = 128, .G = 24, .b = 1, .n = 100}, usual);
+  add_case({.d = 264, .dv = 576, .h = 1, .G = 2, .b = 1, .n = 100}, usual);
+  add_case({.d = 96, .dv = 64, .G = 4, .b = 2, .n = 90, .v_source = PKV_V_SOURCE_K_PREFIX}, usual);
+  Setup bad_query = {.d = 64, .h = 2, .G = 2, .b = 3, .n = 60, .queries = "one_nan"};
+  add_case(bad_query, usual);
+}
+
 }  // namespace
 
+void add_random_step(Cases& cases, Random& random) {
+  const int32_t tail =
+      one_of(random, {PKV_TAIL_DROP, PKV_TAIL_MEAN, PKV_TAIL_SAMPLED, PKV_TAIL_SKETCH});
+  const RandomLimits limits = {.has_stores = false,
+                               .has_extremes = false,
+                               .needs_values = true,
+                               .needs_sketch = reads_samples(tail)};
+  Setup setup = random_setup(random, limits);
+  // What the options of a config can name.
+  if (tail == PKV_TAIL_SAMPLED) {
+    setup.sketch_bits = 4;
+    setup.sketch_stride = 16;
+  } else if (tail == PKV_TAIL_SKETCH) {
+    setup.sketch_stride = 1;
+  } else {
+    setup.sketch_bits = 0;
+    setup.sketch_stride = 1;
+  }
+  Options options = with_tail(tail, random_k(random, setup.n));
+  options.step.tail_samples = one_of(random, {512, 512, 5, 100});
+  options.rank = one_of(random, {PKV_RANK_GROUP, PKV_RANK_GROUP, PKV_RANK_MEAN});
+  if (setup.vote == PKV_VOTE_GRADED && chance(random, 3)) {
+    options.vote_group = PKV_VOTE_GROUP_HEADS;
+  }
+  options.ppm = random_ppm(random);
+  if (options.rank == PKV_RANK_GROUP && chance(random, 5)) {
+    options.share = 0.5;
+    options.k_min = std::min(2, options.step.k);
+  }
+  options.parts = {random.below(150)};
+  if (chance(random, 4)) options.soft_cap = one_of(random, {0.5F, 20.0F});
+  options.has_sinks = chance(random, 4);
+  add(cases, "any", setup, options, chance(random, 3) ? judge_row_cache : judge_step);
+}
+
 void add_step_cases(Cases& cases) {
+  add_host_rows(cases);
+  add_row_cache(cases);
   for (const int32_t d : {24, 64, 80, 128, 576}) {
     add(cases, "default", {.d = d, .h = 2, .G = 3, .b = 3, .n = 120}, Options());
     add(cases, "paper",

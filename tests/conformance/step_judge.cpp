@@ -3,6 +3,7 @@
 #include "fmt/core.h"
 #include "tests/conformance/attend_judge.h"
 #include "tests/conformance/attend_world.h"
+#include "tests/conformance/failure.h"
 #include "tests/conformance/rerank_judge.h"
 #include "tests/conformance/vote_stage.h"
 
@@ -129,6 +130,31 @@ class StepCase {
     judge(silent.attention);
   }
 
+  void check_host_rows() {
+    for (const HostRows rows : {HostRows::kApart, HostRows::kSideBySide, HostRows::kTokenMajor}) {
+      step_.refill_from_host(world_, rows);
+      check_index();
+    }
+  }
+
+  // `other`: the same shape with other numbers.
+  void check_row_cache(const StepCase& other) {
+    for (const int32_t rows : {8, 64, 4096}) {
+      step_.keep_rows(rows);
+      for (int turn = 0; turn < 3; ++turn) {
+        expect_kept(*this, *this, fmt::format("{} rows, turn {}", rows, turn));
+      }
+    }
+    expect_found();
+    // In one cache: queries by turns, then other tokens.
+    for (int turn = 0; turn < 4; ++turn) {
+      const StepCase& queries = turn % 2 == 0 ? *this : other;
+      expect_kept(*this, queries, fmt::format("turn {}", turn));
+    }
+    step_.refill(other.world_);
+    for (int turn = 0; turn < 2; ++turn) expect_kept(other, other, "after a reset");
+  }
+
  private:
   // Candidates exactly, hits by their class.
   void judge(const Retrieved& got) const {
@@ -141,6 +167,26 @@ class StepCase {
       return run_attend(place, fill, world_.codec(), world_.zone(), attend_);
     });
     judge_attention(world_.codec(), world_.zone(), attend_, expected, got);
+  }
+
+  // That the rows of equal steps were found, where the backend has a use for a cache: of three
+  // steps two, but for entries that share a sequence.
+  void expect_found() const {
+    const pkv_row_cache_stats stats = step_.row_cache_stats();
+    if (stats.rows == 0) return;
+    if (3 * stats.found == 2 * stats.looked_up) return;
+    throw Failure(fmt::format("row cache: found {} of {} rows in three equal steps", stats.found,
+                              stats.looked_up));
+  }
+
+  // One step with the cache, one without.
+  void expect_kept(const StepCase& tokens, const StepCase& queries, const std::string& what) {
+    const auto run = [&](bool uses_it) {
+      step_.use_row_cache(uses_it);
+      return step_.run(kFills[1], tokens.source_, queries.attend_, true);
+    };
+    const Whole cached = run(true);
+    expect_same(run(false), cached, "row cache, " + what);
   }
 
   FetchInput fetch_input(const Retrieved& retrieved) const {
@@ -194,6 +240,17 @@ void judge_step(const Bench& bench, const Setup& setup, const StepCaseOptions& o
   step.check_index();
   step.check_parts();
   step.check_whole();
+}
+
+void judge_host_rows(const Bench& bench, const Setup& setup, const StepCaseOptions& options,
+                     const std::string& name) {
+  StepCase(bench, setup, options, name).check_host_rows();
+}
+
+void judge_row_cache(const Bench& bench, const Setup& setup, const StepCaseOptions& options,
+                     const std::string& name) {
+  StepCase step(bench, setup, options, name);
+  step.check_row_cache(StepCase(bench, setup, options, name + "/other"));
 }
 
 }  // namespace pkv::conformance

@@ -27,4 +27,13 @@ struct StepCaseOptions {
 void judge_step(const Bench& bench, const Setup& setup, const StepCaseOptions& options,
                 const std::string& name);
 
+// Records of tokens that come from host memory, in its layouts.
+void judge_host_rows(const Bench& bench, const Setup& setup, const StepCaseOptions& options,
+                     const std::string& name);
+
+// Steps with a row cache have the bits of steps without: with rows that come again, with rows that
+// push others out, and after the tokens have changed.
+void judge_row_cache(const Bench& bench, const Setup& setup, const StepCaseOptions& options,
+                     const std::string& name);
+
 }  // namespace pkv::conformance

@@ -1,9 +1,12 @@
 #include "tests/conformance/step_stage.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include "fmt/core.h"
 #include "tests/conformance/failure.h"
+#include "tests/conformance/half.h"
 
 namespace pkv::conformance {
 namespace {
@@ -22,6 +25,43 @@ const char* tail_name(const World& world, int32_t tail) {
     default: return world.setup().sketch_bits == 2 ? "sketch2" : "sketch4";
   }
 }
+
+pkv_device_type host_type(pkv_device_type device) {
+  switch (device) {
+    case PKV_DEVICE_CUDA: return PKV_DEVICE_CUDA_HOST;
+    case PKV_DEVICE_ROCM: return PKV_DEVICE_ROCM_HOST;
+    default: return PKV_DEVICE_CPU;
+  }
+}
+
+// K or V of one sequence in host memory, [h, t, width].
+struct HostTensor {
+  int64_t shape[3];
+  int64_t strides[3];
+  pkv_tensor tensor;
+
+  HostTensor(const Place& place, const Dense& all, int64_t tokens, std::byte* memory,
+             int64_t head_stride, int64_t token_stride, int32_t sequence)
+      : shape{all.shape[1], tokens, all.shape[3]}, strides{head_stride, token_stride, 1}, tensor{} {
+    tensor.data = memory;
+    tensor.device_type = host_type(place.device_type());
+    tensor.device_id = place.device_id();
+    tensor.ndim = 3;
+    tensor.dtype = all.dtype;
+    tensor.shape = shape;
+    tensor.strides = strides;
+    const int64_t bytes = dtype_bytes(all.dtype);
+    for (int64_t head = 0; head < shape[0]; ++head) {
+      for (int64_t t = 0; t < tokens; ++t) {
+        const int64_t from = ((sequence * shape[0] + head) * all.shape[2] + t) * shape[2] * bytes;
+        std::memcpy(memory + (head * head_stride + t * token_stride) * bytes,
+                    all.bytes.data() + from, static_cast<size_t>(shape[2] * bytes));
+      }
+    }
+  }
+  HostTensor(const HostTensor&) = delete;
+  HostTensor& operator=(const HostTensor&) = delete;
+};
 
 // Tokens [begin, end) of one sequence, [h, t, width].
 Tensor sequence_tokens(const Dense& all, int32_t sequence, int64_t begin, int64_t end,
@@ -119,6 +159,59 @@ void Step::make_plan(const World& world) {
   require_or_skip("pkv_plan_create", pkv_plan_create(index_.get(), config_.get(), &desc, &plan));
   plan_.reset(plan);
   require("pkv_plan_candidates", pkv_plan_candidates(plan, &stride_));
+}
+
+void Step::refill(const World& world) const {
+  for (int32_t sequence = 0; sequence < world.sequences(); ++sequence) {
+    require("pkv_index_reset", pkv_index_reset(index_.get(), place_.stream(), sequence));
+  }
+  append(world);
+}
+
+void Step::refill_from_host(const World& world, HostRows rows) const {
+  const int64_t h = world.setup().h;
+  const int64_t d = world.keys().shape[3];
+  const int64_t dv = world.values()->shape[3];
+  const int64_t bytes = dtype_bytes(world.keys().dtype);
+  for (size_t i = 0; i < world.batch().sequences.size(); ++i) {
+    const int32_t sequence = world.batch().sequences[i];
+    const int64_t n = world.batch().lengths[i];
+    require("pkv_index_reset", pkv_index_reset(index_.get(), place_.stream(), sequence));
+    if (n == 0) continue;
+    void* data = nullptr;
+    require("pkv_device_alloc",
+            pkv_device_alloc(place_.device(), PKV_ALLOC_HOST, h * n * (d + dv) * bytes, &data));
+    auto* memory = static_cast<std::byte*>(data);
+    const bool is_token_major = rows == HostRows::kTokenMajor;
+    const auto put = [&](const Dense& all, std::byte* at, int64_t width) {
+      return HostTensor(place_, all, n, at, is_token_major ? width : n * width,
+                        is_token_major ? h * width : width, sequence);
+    };
+    const bool is_apart = rows != HostRows::kSideBySide;
+    const HostTensor keys =
+        is_apart ? put(world.keys(), memory, d) : put(world.keys(), memory, d + dv);
+    const HostTensor values = is_apart ? put(*world.values(), memory + h * n * d * bytes, dv)
+                                       : put(*world.values(), memory + d * bytes, d + dv);
+    const pkv_status status = pkv_index_append_sync(index_.get(), place_.stream(), sequence,
+                                                    &keys.tensor, &values.tensor);
+    require("pkv_device_free", pkv_device_free(place_.device(), data));
+    require("pkv_index_append_sync from host memory", status);
+  }
+}
+
+void Step::keep_rows(int32_t rows) {
+  pkv_row_cache* cache = nullptr;
+  require("pkv_row_cache_create",
+          pkv_row_cache_create(index_.get(), place_.stream(), world_.setup().dtype, rows, &cache));
+  row_cache_.reset(cache);
+}
+
+pkv_row_cache_stats Step::row_cache_stats() const {
+  pkv_row_cache_stats stats = {};
+  require("pkv_row_cache_stats_init", pkv_row_cache_stats_init(&stats, sizeof stats));
+  require("pkv_row_cache_stats_sync",
+          pkv_row_cache_stats_sync(row_cache_.get(), place_.stream(), &stats));
+  return stats;
 }
 
 std::vector<Records> Step::records() const {

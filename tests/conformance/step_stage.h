@@ -47,6 +47,13 @@ struct Whole {
   }
 };
 
+// How K and V of a sequence lie in host memory that the device reads.
+enum class HostRows {
+  kApart,       // K [h, t, d], V [h, t, dv]
+  kSideBySide,  // [h, t, d + dv]
+  kTokenMajor,  // K [t, h, d], V [t, h, dv]
+};
+
 class Step {
  public:
   // Imports the world's codec and appends its keys, each sequence in two pieces.
@@ -65,6 +72,15 @@ class Step {
   // `source`: keys, values. `input`: query, parts, output.
   Whole run(uint8_t fill, const FetchInput& source, const AttendInput& input,
             bool wants_hits) const;
+
+  // Another world's tokens in place of those that are there; the codec stays.
+  void refill(const World& world) const;
+  // The same tokens in one piece, from host memory.
+  void refill_from_host(const World& world, HostRows rows) const;
+  // Later runs have a new row cache, for as many rows per (sequence, KV head).
+  void keep_rows(int32_t rows);
+  void use_row_cache(bool uses_it) { uses_row_cache_ = uses_it; }
+  pkv_row_cache_stats row_cache_stats() const;
 
  private:
   template <class T>
@@ -88,6 +104,8 @@ class Step {
   Owner<pkv_codec> codec_{nullptr, pkv_codec_destroy};
   Owner<pkv_index> index_{nullptr, pkv_index_destroy};
   Owner<pkv_plan> plan_{nullptr, pkv_plan_destroy};
+  Owner<pkv_row_cache> row_cache_{nullptr, pkv_row_cache_destroy};
+  bool uses_row_cache_ = true;
   int64_t stride_ = 0;
 };
 

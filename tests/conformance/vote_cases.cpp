@@ -2,6 +2,7 @@
 #include "fmt/core.h"
 #include "tests/conformance/bench.h"
 #include "tests/conformance/cases.h"
+#include "tests/conformance/random_cases.h"
 #include "tests/conformance/vote_stage.h"
 
 namespace pkv::conformance {
@@ -142,6 +143,17 @@ void add_shapes(Cases& cases) {
 }
 
 }  // namespace
+
+void add_random_vote(Cases& cases, Random& random) {
+  const Setup setup = random_setup(random, {});
+  Options options;
+  if (setup.vote == PKV_VOTE_GRADED) {
+    options.vote_group = one_of(random, {PKV_VOTE_GROUP_SUM, PKV_VOTE_GROUP_HEADS});
+  } else {
+    options.rho_of = one_of(random, {PKV_RHO_OF_KEYS, PKV_RHO_OF_CENTROIDS});
+  }
+  add(cases, setup, options);
+}
 
 void add_vote_cases(Cases& cases) {
   add_shapes(cases);

@@ -407,6 +407,39 @@ PKV_API pkv_status pkv_attention_init(pkv_attention *attention, size_t struct_si
 PKV_API pkv_status pkv_attend(const pkv_plan *plan, pkv_stream *stream,
                               const pkv_attention *attention);
 
+/* ---- Row cache ---------------------------------------------------------------------- */
+
+/* Device memory with the K and V rows that steps fetched last, for every (sequence, KV head) of an
+ * index as many, so that a row which is wanted again does not come from host memory again. Results
+ * are the same bits with and without it. For one step at a time, on one stream or on streams that
+ * wait for each other. Where a batch names a sequence several times its first entry uses the cache.
+ * Backends whose device is the host read rows in place: there it holds and finds nothing. */
+typedef struct pkv_row_cache pkv_row_cache;
+
+/*   index  whose sequences the steps are about; kept alive by the cache
+ *   dtype  of the source's keys and values
+ *   rows   per (sequence, KV head), 8 .. 4,096, rounded up to a multiple of 8
+ * PKV_RESOURCE_EXHAUSTED names bytes. */
+PKV_API pkv_status pkv_row_cache_create(const pkv_index *index, pkv_stream *stream, pkv_dtype dtype,
+                                        int32_t rows, pkv_row_cache **out);
+PKV_API void pkv_row_cache_destroy(pkv_row_cache *cache);
+/* Forgets the rows of a sequence, in stream order: to be called when rows change at positions that
+ * were fetched. After pkv_index_reset and pkv_index_restore_sync of the index the next pkv_step_run
+ * does so by itself; a captured graph does not. PKV_OUT_OF_RANGE: sequence. */
+PKV_API pkv_status pkv_row_cache_drop(pkv_row_cache *cache, pkv_stream *stream, int32_t sequence);
+
+typedef struct pkv_row_cache_stats {
+  uint32_t struct_size;
+  int32_t rows;         /* per (sequence, KV head); 0: the backend has no use for a cache */
+  int64_t device_bytes; /* held */
+  int64_t looked_up;    /* rows wanted by steps since the cache was made */
+  int64_t found;        /* of these */
+} pkv_row_cache_stats;
+PKV_API pkv_status pkv_row_cache_stats_init(pkv_row_cache_stats *stats, size_t struct_size);
+/* Waits for `stream`. */
+PKV_API pkv_status pkv_row_cache_stats_sync(const pkv_row_cache *cache, pkv_stream *stream,
+                                            pkv_row_cache_stats *out);
+
 /* A whole step in one call. */
 typedef struct pkv_step {
   uint32_t struct_size;
@@ -422,6 +455,7 @@ typedef struct pkv_step {
   pkv_tensor output; /* [b, hq, dv] f32, f16 or bf16 */
   float *lse;        /* [b, hq] natural log-sum-exp, tail and sink logits included; optional */
   const float *sink_logits; /* as in pkv_attention */
+  pkv_row_cache *row_cache; /* of the plan's index; NULL: none */
 } pkv_step;
 PKV_API pkv_status pkv_step_init(pkv_step *step, size_t struct_size);
 

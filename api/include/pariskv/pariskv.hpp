@@ -86,6 +86,9 @@ inline pkv_plan_desc plan_desc() { return initialised<pkv_plan_desc, pkv_plan_de
 inline pkv_hits hits() { return initialised<pkv_hits, pkv_hits_init>(); }
 inline pkv_rows rows() { return initialised<pkv_rows, pkv_rows_init>(); }
 inline pkv_step step() { return initialised<pkv_step, pkv_step_init>(); }
+inline pkv_row_cache_stats row_cache_stats() {
+  return initialised<pkv_row_cache_stats, pkv_row_cache_stats_init>();
+}
 inline pkv_attention attention() { return initialised<pkv_attention, pkv_attention_init>(); }
 
 class Runtime : public Handle<pkv_runtime, pkv_runtime_destroy> {
@@ -262,6 +265,21 @@ class Index : public Handle<pkv_index, pkv_index_destroy> {
 
  private:
   Index() = default;
+};
+
+class RowCache : public Handle<pkv_row_cache, pkv_row_cache_destroy> {
+ public:
+  RowCache(const Index& index, Stream& stream, pkv_dtype dtype, int32_t rows) {
+    check(pkv_row_cache_create(index.get(), stream.get(), dtype, rows, &handle_));
+  }
+  void drop(Stream& stream, int32_t sequence) {
+    check(pkv_row_cache_drop(handle_, stream.get(), sequence));
+  }
+  pkv_row_cache_stats stats_sync(Stream& stream) const {
+    pkv_row_cache_stats stats = row_cache_stats();
+    check(pkv_row_cache_stats_sync(handle_, stream.get(), &stats));
+    return stats;
+  }
 };
 
 class Plan : public Handle<pkv_plan, pkv_plan_destroy> {

@@ -289,6 +289,20 @@ typedef struct pkv_attend_args {
   float *lse;                      /* [b, hq]; NULL: not wanted */
 } pkv_attend_args;
 
+#define PKV_ROW_CACHE_WAYS 8
+#define PKV_ROW_CACHE_LINES 4096 /* at most */
+/* Rows of K and V that a step keeps in device memory, so that those which come again need not cross
+ * the bus. Results never depend on it; a backend that has no use for it ignores it. All of it 0: an
+ * empty cache. Rows are those of the index: r = sequence * kv_heads + head. */
+typedef struct pkv_row_cache_args {
+  void *data;         /* [rows, lines, line_bytes], aligned to 256; NULL: no cache */
+  uint64_t *tags;     /* [rows, lines] step of the last use << 32 | position + 1; 0: empty */
+  uint64_t *counts;   /* [rows, 4] steps, rows looked up, rows found, 0 */
+  int64_t line_bytes; /* a multiple of 32: the first half for K, the second for V */
+  int32_t lines;      /* a multiple of PKV_ROW_CACHE_WAYS: lines of a set are neighbours */
+  int32_t reserved;
+} pkv_row_cache_args;
+
 /* A whole decoding step (4 to 8) in one call: the stages' results, one after the other, without
  * what only passes from one to the next. Each member is filled in as for its stage, but
  *  - vote.votes is NULL: the votes are not wanted;
@@ -304,6 +318,7 @@ typedef struct pkv_step_args {
   pkv_rerank_args rerank;
   pkv_fetch_args fetch;
   pkv_attend_args attend;
+  pkv_row_cache_args row_cache; /* of the rows that fetch names */
 } pkv_step_args;
 
 /* Where the sequences of a cache's layer stand, as the device knows it: [sequences] of these, read
@@ -480,6 +495,8 @@ typedef struct pkv_backend {
   pkv_status (*device_set)(pkv_backend_device *device, const char *name, const char *value);
   /* Runs on the caller's threads from now on; NULL: on the backend's own again. Copied. */
   pkv_status (*device_parallel)(pkv_backend_device *device, const pkv_parallel *parallel);
+  int32_t has_row_cache; /* 1: `step` uses row_cache; else none is allocated */
+  int32_t reserved;
 
   /* NULL: core merges in host memory, or refuses where the device's is another. */
   pkv_status (*merge)(pkv_backend_device *device, pkv_backend_stream *stream,

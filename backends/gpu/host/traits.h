@@ -7,9 +7,11 @@ namespace pkv::gpu_host {
 struct Traits {
   static constexpr int kStoreThreads = 64;
   static constexpr int kQueryThreads = 64;
+  static constexpr int kPrepareThreads = 64;
   static constexpr int kTableThreads = 64;
   static constexpr int kVoteThreads = 64;
   static constexpr int kVoteKeys = 2;
+  static constexpr int64_t kVoteCounts = 2000;
   static constexpr int kFetchThreads = 64;
   static constexpr int kAttendThreads = 64;
   static constexpr int kAttendBlocks = 24;
@@ -22,7 +24,7 @@ struct Traits {
   static constexpr int kBestThreads = 128;
   static constexpr int kBestShort = 192;
   static constexpr int kBestTile = 64;
-  static constexpr int kBestBlocks = 4;
+  static constexpr int kBestBlocks = 16;
   static constexpr int kEstimateQueryThreads = 64;
   static constexpr int kRerankThreads = 64;
   static constexpr int kRerankTile = 64;
@@ -30,6 +32,7 @@ struct Traits {
   static constexpr int kRerankQueryBytes = 4096;
   static constexpr int kScoreThreads = 64;
   static constexpr int kScoreBlocks = 4;
+  static constexpr int kShortHits = 160;
   static constexpr int kHitThreads = 64;
   static constexpr int kHitTile = 128;
   static constexpr int kEncodeThreads = 64;

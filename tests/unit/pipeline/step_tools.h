@@ -191,7 +191,7 @@ struct Step {
     return step;
   }
   absl::Status run(const pkv_step& step, const pkv_hits& wanted = {}) {
-    return pkv::step(*plan, machine.stream, step, wanted);
+    return pkv::step(*plan, machine.stream, step, nullptr, wanted);
   }
   bool guards_hold() {
     return positions->guards_hold() && scores->guards_hold() && counts->guards_hold() &&
