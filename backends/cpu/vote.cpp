@@ -94,8 +94,8 @@ HWY_INLINE TablePair table_pair(const VoteTables& t, int32_t v) {
   return {t.low + v * bytes, t.high + v * bytes};
 }
 
-// sums[64] of the keys of a block for each pair of tables, less the bias. Beyond S the tables are 0,
-// whatever bytes are read there. kTableBytes: of a table, where they are known; else 0.
+// sums[64] of the keys of a block for each pair of tables, less the bias. Beyond S the tables are
+// 0, whatever bytes are read there. kTableBytes: of a table, where they are known; else 0.
 template <int64_t kTableBytes, int kPairs>
 HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, const VoteTables& t,
                             const TablePair (&pairs)[kPairs], BlocksAhead& ahead,

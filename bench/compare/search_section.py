@@ -57,6 +57,7 @@ class SearchSection(Section):
             found = self.add_ours(name, method, setting=setting, **fields).run(0)
             if not torch.equal(found, candidates):
                 raise DisagreementError(f"n={self.n}: {name} finds other candidates than retrieve")
+            self.tell_recall(candidates.numpy(), joined=False)
 
         tokens = functools.partial(ours.RetrieveMethod, tokens=TOKENS)
         add(f"retrieve {TOKENS} q", tokens, f"as retrieve, {several}", stage="retrieve", **together)

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._cache import Cache, CacheHits, CacheStats, Regions, Usage, cache_bytes
+from ._cache import Cache
+from ._cache_shape import CacheHits, CacheStats, Regions, Usage, cache_bytes
+from ._codec import Codec, Geometry
 from ._device import Backend, Device, Option, backends, device, devices, options
-from ._index import Codec, Geometry, Hits, Index, IndexStats, merge
+from ._index import Hits, Index, IndexStats
 from ._library import (
     AbortedError,
     AlreadyExistsError,
@@ -37,6 +39,7 @@ from ._library import (
     library_path,
     version,
 )
+from ._merge import merge
 
 __all__ = [
     "AbortedError",

@@ -1,4 +1,4 @@
-"""Codec and Index: key records of one layer, and the steps over them."""
+"""Index: the key records of one layer, and the steps over them."""
 
 from __future__ import annotations
 
@@ -6,152 +6,15 @@ import ctypes as c
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _structs as s
-from ._device import Config, Device, check_place, device, device_of
+from ._codec import Codec, DeviceLike, optional, reference
+from ._device import Config, check_place, device_of
 from ._library import Handle, call
-from ._tensors import (
-    F32,
-    FLOATS,
-    I32,
-    View,
-    address,
-    empty_like,
-    flat,
-    host,
-    is_dense,
-    output,
-    view,
-)
-
-DeviceLike = Union[str, Device, None]
-
-
-class Geometry(NamedTuple):
-    """What a key record consists of (pkv_geometry)."""
-
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    v_source: int
-    codec: int
-    vote: int
-    rounds: int
-    sketch_bits: int
-    value_norm: int
-    seed: int
-    sketch_stride: int
-
-
-def _ref(found: View | None) -> Any:
-    return None if found is None else c.byref(found.tensor())
-
-
-def _optional(array: Any, name: str, ndim: int) -> View | None:
-    return None if array is None else view(array, name, ndim)
-
-
-class Codec(Handle):
-    """Fitted parameters for all KV heads of one layer. Immutable; made by `fit` or
-    `from_arrays`."""
-
-    def __init__(self, device: Device, config: Config, profile: str, given: dict[str, Any]) -> None:
-        super().__init__("pkv_codec_destroy", device)
-        self.device, self.config, self.profile, self.options = device, config, profile, dict(given)
-
-    @classmethod
-    def fit(
-        cls,
-        keys: Any,
-        queries: Any = None,
-        values: Any = None,
-        *,
-        profile: str = "default",
-        device: DeviceLike = None,
-        **options: Any,
-    ) -> Codec:
-        """Fits centre and balance to keys [h, n, d], queries [hq, m, d] (optional), values
-        [h, n, dv] (needed with tail sketch2, sketch4 and sampled); f32, f16 or bf16, any strides
-        with a contiguous last axis. `options`: see `pariskv.options()`; head_dim and value_dim
-        are taken from the tensors.
-
-        Raises InvalidArgumentError (shapes, a value), NotFoundError (an unknown option)."""
-        k, q = view(keys, "keys", 3), _optional(queries, "queries", 3)
-        v = _optional(values, "values", 3)
-        here = device_of(keys, device)
-        check_place(here, k, q, v)
-        given = {"head_dim": k.shape[2], **options}
-        if v is not None:
-            given.setdefault("value_dim", v.shape[2])
-        codec = cls(here, Config(profile, **given), profile, given)
-        stream = here.stream(keys)
-        call("pkv_codec_fit_sync", here, stream, codec.config, _ref(k), _ref(q), _ref(v), codec.out)
-        return codec
-
-    @classmethod
-    def from_arrays(
-        cls,
-        center: Any,
-        balance: Any,
-        value_center: Any = None,
-        *,
-        profile: str = "default",
-        device: DeviceLike = None,
-        **options: Any,
-    ) -> Codec:
-        """From stored numbers: center, balance [h, d], value_center [h, dv]; copied."""
-        arrays = [
-            None if a is None else host(a, np.float32) for a in (center, balance, value_center)
-        ]
-        shapes = [a.shape for a in arrays if a is not None]
-        if arrays[0] is None or arrays[1] is None or any(len(shape) != 2 for shape in shapes):
-            raise ValueError(
-                f"center and balance must be [h, d], value_center [h, dv], not {shapes}"
-            )
-        if shapes[0] != shapes[1] or len({shape[0] for shape in shapes}) > 1:
-            raise ValueError(f"shapes of center, balance and value_center do not agree: {shapes}")
-        given = {"head_dim": shapes[0][1], **options}
-        if len(shapes) == 3:
-            given.setdefault("value_dim", shapes[2][1])
-        data = s.CodecData(kv_heads=shapes[0][0])
-        data.center, data.balance, data.value_center = (address(a) for a in arrays)
-        codec = cls(device_of(center, device), Config(profile, **given), profile, given)
-        call("pkv_codec_import", codec.device, codec.config, c.byref(data), codec.out)
-        return codec
-
-    @property
-    def geometry(self) -> Geometry:
-        found = s.Geometry()
-        call("pkv_codec_geometry", self, c.byref(found))
-        return Geometry(*(getattr(found, name) for name in Geometry._fields))
-
-    def _numbers(self, name: str, width: int) -> Any | None:
-        data = s.CodecData()
-        call("pkv_codec_export", self, c.byref(data))
-        start = getattr(data, name)
-        if start is None:
-            return None
-        count = data.kv_heads * width
-        source = (c.c_float * count).from_address(start)
-        return np.array(source, np.float32).reshape(data.kv_heads, width)
-
-    @property
-    def center(self) -> Any:
-        """[h, d] float32, a copy."""
-        return self._numbers("center", self.geometry.head_dim)
-
-    @property
-    def balance(self) -> Any:
-        """[h, d] float32, a copy."""
-        return self._numbers("balance", self.geometry.head_dim)
-
-    @property
-    def value_center(self) -> Any:
-        """[h, dv] float32, a copy; None without a value sketch."""
-        return self._numbers("value_center", self.geometry.value_dim)
+from ._tensors import F32, FLOATS, I32, View, address, empty_like, flat, host, output, view
 
 
 @dataclass
@@ -231,11 +94,11 @@ class Index(Handle):
     def append(self, keys: Any, values: Any = None, sequence: int = 0) -> None:
         """Encodes keys [h, t, d] behind those of a sequence. values [h, t, dv]: needed by every
         tail but "drop". Waits. Raises ResourceExhaustedError past the capacity."""
-        k, v = view(keys, "keys", 3), _optional(values, "values", 3)
+        k, v = view(keys, "keys", 3), optional(values, "values", 3)
         check_place(self.device, k, v)
         stream = self.device.stream(keys)
         with self._lock:
-            call("pkv_index_append_sync", self, stream, s.I32(sequence), _ref(k), _ref(v))
+            call("pkv_index_append_sync", self, stream, s.I32(sequence), reference(k), reference(v))
 
     def reset(self, sequence: int = 0) -> None:
         """Forgets all tokens of a sequence."""
@@ -265,7 +128,7 @@ class Index(Handle):
     ) -> Index:
         """From a .pkv file. `profile` and `options` are those of later steps; they must agree
         with the file's codec. Raises DataLossError, NotFoundError, FailedPreconditionError."""
-        here = _open(device)
+        here = device_of(None, device)
         index = cls.__new__(cls)
         Handle.__init__(index, "pkv_index_destroy", here)
         codec = Codec(here, Config(profile), profile, options)
@@ -326,7 +189,7 @@ class Index(Handle):
             plan = self._plan(q, sequences, options)
             hits = self._new_hits(query, q.shape, plan)
             stream = self.device.stream(query)
-            call("pkv_retrieve", plan, stream, _ref(q), None, c.byref(hits._struct()))
+            call("pkv_retrieve", plan, stream, reference(q), None, c.byref(hits._struct()))
         return hits
 
     def step(
@@ -428,43 +291,3 @@ class Index(Handle):
             plan = self._plan(q, sequences, options)
             call("pkv_attend", plan, self.device.stream(query), c.byref(attention))
         return out
-
-
-def _open(backend: DeviceLike) -> Device:
-    return device_of(None, backend) if backend is None else device(backend)
-
-
-def merge(
-    outputs: Sequence[Any],
-    lses: Sequence[Any],
-    *,
-    out: Any = None,
-    lse: Any = None,
-    device: DeviceLike = None,
-) -> tuple[Any, Any]:
-    """Joins attention over disjoint sets of tokens: outputs [n, hq, dv] of one dtype, lses
-    [n, hq] float32 (natural logarithm; -inf: that part is empty). Returns (output, lse); `out` and
-    `lse` may be one of the inputs. At most 64 parts. Backends on the CPU (UnimplementedError)."""
-    if not outputs or len(outputs) != len(lses):
-        raise ValueError(f"{len(outputs)} outputs, {len(lses)} lses; as many of both, at least 1")
-    views = [view(o, f"outputs[{i}]", 3) for i, o in enumerate(outputs)]
-    shape = views[0].shape
-    for number, found in enumerate(views):
-        if found.shape != shape or found.dtype != views[0].dtype:
-            raise ValueError(
-                f"outputs[{number}] has shape {found.shape} or another dtype, not {shape}"
-            )
-    here = device_of(outputs[0], device)
-    places = [view(o, f"lses[{i}]", 2, (F32,)) for i, o in enumerate(lses)]
-    for number, found in enumerate(places):
-        if found.shape != shape[:2] or not is_dense(found):
-            raise ValueError(f"lses[{number}] must be {shape[:2]}, contiguous, not {found.shape}")
-    out = empty_like(outputs[0], shape, views[0].dtype) if out is None else out
-    lse = empty_like(outputs[0], shape[:2], F32) if lse is None else lse
-    target, total = output(out, "out", shape, FLOATS), flat(lse, "lse", shape[:2], F32)
-    check_place(here, *views, *places, target, total)
-    tensors = (s.Tensor * len(views))(*(found.tensor() for found in views))
-    addresses = (c.c_void_p * len(views))(*(found.address for found in places))
-    stream, count = here.stream(outputs[0]), s.I32(len(views))
-    call("pkv_merge", stream, count, tensors, addresses, _ref(target), s.P(total.address))
-    return out, lse

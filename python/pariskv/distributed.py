@@ -25,7 +25,7 @@ except ImportError as error:
     ) from error
 
 from ._cache import Cache
-from ._index import merge as _merge_on_cpu
+from ._merge import merge as _merge_on_cpu
 
 __all__ = ["HeadParallel", "SequenceParallel", "merge"]
 

@@ -1,73 +1,28 @@
-"""ctypes mirrors of pariskv_types.h, of the stage arguments of pariskv_backend.h, and of
-pkv_codec_data."""
+"""ctypes mirrors of the stage arguments of pariskv_backend.h; those of the public structs are the
+package's own (python/pariskv/_structs.py)."""
 
 import ctypes as c
+import sys
+from pathlib import Path
 
-P = c.c_void_p
-I32, I64, U32 = c.c_int32, c.c_int64, c.c_uint32
-F32, F64 = c.c_float, c.c_double
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))
 
-
-class Struct(c.Structure):
-    """Fills struct_size, where there is one, and takes fields by name."""
-
-    def __init__(self, **fields):
-        names = {name for name, *_ in self._fields_}
-        unknown = set(fields) - names
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no {sorted(unknown)}")
-        if "struct_size" in names:
-            fields.setdefault("struct_size", c.sizeof(self))
-        super().__init__(**fields)
-
-
-class Tensor(Struct):
-    _fields_ = [
-        ("data", P),
-        ("device_type", I32),
-        ("device_id", I32),
-        ("ndim", I32),
-        ("dtype", I32),
-        ("shape", c.POINTER(I64)),
-        ("strides", c.POINTER(I64)),
-        ("byte_offset", c.c_uint64),
-    ]
-
-
-class Geometry(Struct):
-    _fields_ = [
-        ("struct_size", U32),
-        ("kv_heads", I32),
-        ("head_dim", I32),
-        ("value_dim", I32),
-        ("v_source", I32),
-        ("codec", I32),
-        ("vote", I32),
-        ("rounds", I32),
-        ("sketch_bits", I32),
-        ("value_norm", I32),
-        ("seed", c.c_uint64),
-        ("sketch_stride", I32),
-        ("reserved", I32),
-    ]
-
-
-PLANES = (
-    "signs",
-    "vote_factors",
-    "codes",
-    "factors",
-    "value_signs",
-    "value_codes",
-    "value_factors",
-    "value_norms",
+from pariskv._structs import (  # noqa: E402
+    F32,
+    F64,
+    I32,
+    I64,
+    PLANES,
+    U32,
+    CodecData,
+    Geometry,
+    P,
+    Records,
+    Struct,
+    Tensor,
 )
 
-
-class Records(Struct):
-    _fields_ = [("struct_size", U32), ("reserved", U32), ("row_tokens", I64)] + [
-        (name, P) for name in PLANES
-    ]
+__all__ = ["CodecData", "Geometry", "P", "PLANES", "Records", "Struct", "Tensor", "U32"]
 
 
 class RecordSizes(Struct):
@@ -283,14 +238,4 @@ class AttendArgs(Struct):
         ("store", Store),
         ("output", Tensor),
         ("lse", P),
-    ]
-
-
-class CodecData(Struct):
-    _fields_ = [
-        ("struct_size", U32),
-        ("kv_heads", I32),
-        ("center", P),
-        ("balance", P),
-        ("value_center", P),
     ]

@@ -345,7 +345,10 @@ def test_a_tiny_run_has_every_kind_of_search(small_sweep, faiss_search, tmp_path
             assert methods[f"{kind} 1 x 4096, 8 q"]["work"] == 8 * 4096
     assert {"method": "hnsw 1 x 4096", "n": 512}.items() <= document["left_out"][-1].items()
     assert methods["flat 8 x 512"]["candidate_recall"] == 1
-    assert methods["retrieve"]["candidate_recall"] == methods["vote+select"]["candidate_recall"]
+    for found in ("retrieve 8 q", "candidates", "candidates 8 q", "vote+select"):
+        assert methods[found]["candidate_recall"] == methods["retrieve"]["candidate_recall"]
+    assert methods["candidates 8 q"]["work"] == 8 * 8 * 512
+    assert methods["candidates"]["k"] == 0
     assert methods["retrieve"]["candidate_recall"] > 0.6  # a quarter of the keys by chance: .25
     assert "step" not in methods
     capsys.readouterr()

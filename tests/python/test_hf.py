@@ -126,6 +126,19 @@ def test_padded_batches_give_what_each_gives_alone(model, ids):
         assert cache.store.length(cache.slots[row]) == LENGTH - count + NEW - 1
 
 
+def test_padding_behind_a_prompt_is_not_stored(llama, hf, ids):
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[1, 200:] = 0
+    cache = hf.Cache(llama, **ALL)
+    with torch.no_grad():
+        padded = llama(ids.repeat(2, 1), attention_mask=mask, past_key_values=cache).logits
+        wanted = llama(ids, use_cache=False).logits
+    assert (padded[1, :200] - wanted[0, :200]).abs().max() < 1e-3
+    assert [cache.store.length(slot) for slot in cache.slots] == [LENGTH, 200]
+    cache.crop(-80)
+    assert [cache.store.length(slot) for slot in cache.slots] == [180, 180]
+
+
 def test_drafts_are_taken_back(model, ids):
     """Prompt lookup: most guesses are wrong."""
     found = model.generate(ids, prompt_lookup_num_tokens=4, **GREEDY)

@@ -10,7 +10,8 @@ import transformers
 from transformers.cache_utils import Cache as _TransformersCache
 from transformers.cache_utils import CacheLayerMixin
 
-from .. import _cache as core
+from .. import Cache as _Store
+from .. import _cache_shape as shapes
 from .._device import device_of
 from ._models import Shape, shape_of
 
@@ -31,29 +32,29 @@ class Settings(NamedTuple):
 
     def check(self, shape: Shape) -> None:
         """Raises what creating a cache would."""
-        core.cache_bytes([], *shape[:4], profile=self.profile, **self._all(shape, 1))
+        shapes.cache_bytes([], *shape[:4], profile=self.profile, **self._all(shape, 1))
 
     def _all(self, shape: Shape, batch: int) -> dict[str, Any]:
         slots = self.sequences or max(16, 4 * batch)
         given = {"device": self.backend, "policies": shape.policies, "sequences": slots}
         return {**given, **self.options}
 
-    def create(self, shape: Shape, key: Any, batch: int, scale: float) -> core.Cache:
+    def create(self, shape: Shape, key: Any, batch: int, scale: float) -> _Store:
         given = self._all(shape, batch)
         given["device"] = device_of(key, self.backend)
         given.setdefault("scale", scale)
-        return core.Cache(*shape[:4], dtype=key.dtype, profile=self.profile, **given)
+        return _Store(*shape[:4], dtype=key.dtype, profile=self.profile, **given)
 
 
 class _Sequences:
     """The batch's sequences in a store, given back when nobody refers to them."""
 
-    def __init__(self, store: core.Cache, slots: list[int]) -> None:
+    def __init__(self, store: _Store, slots: list[int]) -> None:
         self.store, self.slots = store, slots
         weakref.finalize(self, _remove, store, slots)
 
 
-def _remove(store: core.Cache, slots: list[int]) -> None:
+def _remove(store: _Store, slots: list[int]) -> None:
     for slot in slots:
         store.remove(slot)
     slots.clear()
@@ -163,7 +164,7 @@ class Cache(_TransformersCache):
     # ---- for users
 
     @property
-    def store(self) -> core.Cache:
+    def store(self) -> _Store:
         """The `pariskv.Cache` behind it. AttributeError before the first forward."""
         if self._sequences is None:
             raise AttributeError("the cache is made by the first forward, which has not been")
@@ -178,7 +179,7 @@ class Cache(_TransformersCache):
         """Shape, options and usage, as the library has them."""
         return self.store.describe()
 
-    def usage(self) -> core.Usage:
+    def usage(self) -> shapes.Usage:
         """Bytes held, by purpose; forks included."""
         return self.store.usage()
 
@@ -258,6 +259,12 @@ class Cache(_TransformersCache):
         exact = exact or seen + tokens <= self.prompt_tokens
         rows = [_rows(tensor, split.real) for tensor in (query, key, value)]
         counts = {"sequences": sequences.slots, "counts": split.counts}
+        if seen == 0 and split.real is None and tokens > 1 and not self.layers[number].is_sliding:
+            # All that there is to attend to is here, and torch has the faster kernel for it.
+            sequences.store.append(number, rows[1], rows[2], rows[0], **counts)
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=scale, enable_gqa=True
+            ).transpose(1, 2)
         found = sequences.store.step(number, *rows, exact=exact, **counts)
         if split.real is None:
             return found.view(batch, tokens, *found.shape[1:])
@@ -301,7 +308,7 @@ class Cache(_TransformersCache):
         return self._split
 
 
-def _forks(store: core.Cache, slot: int, count: int) -> list[int]:
+def _forks(store: _Store, slot: int, count: int) -> list[int]:
     return [store.fork(slot) for _ in range(count)]
 
 

@@ -280,10 +280,11 @@ TEST_CASE("cpu store: any range of records goes in and comes out as it was") {
       keys.row(0, 0, 70)[1] = test::kInf;  // a bad key among them
       twin.ref.encode(keys, values);
       twin.copy_records(kKeys);
-      for (const auto& [begin, count] : std::vector<std::pair<int64_t, int64_t>>{
+      for (const auto& range : std::vector<std::pair<int64_t, int64_t>>{
                {0, kKeys}, {1, 1}, {63, 2}, {64, 64}, {70, 0}, {100, 100}}) {
-        CAPTURE(begin);
-        CHECK(exported_by_cpu(twin, 0, begin, count) == exported_by_ref(twin, 0, begin, count));
+        CAPTURE(range.first);
+        CHECK(exported_by_cpu(twin, 0, range.first, range.second) ==
+              exported_by_ref(twin, 0, range.first, range.second));
       }
     }
   }
