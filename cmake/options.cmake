@@ -8,6 +8,8 @@ option(PARISKV_WERROR "Treat warnings as errors" OFF)
 option(PARISKV_COVERAGE "Count executed lines (GCC)" OFF)
 option(PARISKV_CCACHE "Compile through ccache where it is found" ON)
 option(PARISKV_UNITY "Compile several sources at once: faster from scratch, slower after a change" OFF)
+set(PARISKV_HIP AUTO CACHE STRING
+    "The HIP backend (needs hipcc): ON, OFF, or AUTO: not installed, for the tests, where hipcc is")
 set(PARISKV_SANITIZE "" CACHE STRING "Sanitizers, comma separated as for -fsanitize=")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

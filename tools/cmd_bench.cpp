@@ -127,6 +127,7 @@ class Bench {
       groups.push_back({{BenchStage::kStep},
                         [this, single](int64_t layer) { return single(step_->step(layer)); },
                         setup_.shape.calls});
+      if (options_.row_cache > 0) groups.back().repeats = [this] { return step_->repeats(); };
     }
     if (full_) {
       groups.push_back({{BenchStage::kFullAttention},

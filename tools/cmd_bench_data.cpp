@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "tools/element.h"
@@ -133,6 +134,29 @@ absl::Status BenchData::new_queries() {
   const int64_t rows = shape_.calls * shape_.batch * shape_.query_heads;
   fill(new_queries_->data(), rows);
   return copy(queries_->data(), new_queries_->data(), rows * shape_.row_bytes);
+}
+
+absl::Status BenchData::drift_queries(int64_t layer) {
+  const int64_t size = shape_.batch * shape_.query_heads * shape_.dim;
+  const int64_t bytes = dtype_bytes(shape_.dtype);
+  const auto fresh = static_cast<float>(shape_.drift);
+  const auto kept = static_cast<float>(std::sqrt(1 - shape_.drift * shape_.drift));
+  if (last_queries_.empty()) {
+    last_queries_.resize(static_cast<size_t>(shape_.layers));
+    for (auto& query : last_queries_) {
+      query.resize(static_cast<size_t>(size));
+      for (float& x : query) x = random_.bell();
+    }
+  }
+  auto* target = static_cast<char*>(new_queries_->data());
+  for (int64_t call = 0; call < shape_.calls; ++call) {
+    for (float& x : last_queries_[static_cast<size_t>((layer + call) % shape_.layers)]) {
+      x = kept * x + fresh * random_.bell();
+      store(shape_.dtype, x, target);
+      target += bytes;
+    }
+  }
+  return copy(queries_->data(), new_queries_->data(), shape_.calls * size * bytes);
 }
 
 pkv_tensor BenchData::zone(int which, int64_t layer) const {

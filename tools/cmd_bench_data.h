@@ -39,6 +39,8 @@ class BenchData {
   // [b, hq, d] for each of shape.calls calls, others after new_queries.
   pkv_tensor query(int64_t call = 0) const;
   absl::Status new_queries();
+  // Those of calls over layers from this one on: a layer's next one has shape.drift of new numbers.
+  absl::Status drift_queries(int64_t layer);
   // As long as `bytes` allows, other memory than the layers' before it; for plain reads.
   const void* read_from(int64_t layer, int64_t bytes) const;
 
@@ -58,6 +60,7 @@ class BenchData {
   std::vector<Memory> dense_;            // [layers, part, K or V]
   std::unique_ptr<Memory> new_queries_;  // host memory that queries_ is copied from
   std::unique_ptr<Memory> queries_;
+  std::vector<std::vector<float>> last_queries_;  // [layers], once they drift
   int64_t zone_shape_[4];
   int64_t token_rows_;  // rows of a token that are neighbours: 2, or K and V lie apart
   int64_t zone_strides_[4];

@@ -37,6 +37,7 @@ absl::Status BenchMeter::measure(const BenchGroup& group, std::vector<BenchRow>&
     const int64_t layer = i * group.calls % shape_.layers;
     if (sweeps && layer == 0) reader_.sweep();
     CLI_ASSIGN_OR_RETURN(const std::vector<double> run, group.run(layer));
+    if (i == 0 && group.repeats) CLI_RETURN_IF_ERROR(group.repeats().status());
     if (i == 0 || (sweeps && layer == 0)) continue;
     for (size_t stage = 0; stage < times.size(); ++stage) times[stage].push_back(run[stage]);
     ++done;
@@ -44,13 +45,17 @@ absl::Status BenchMeter::measure(const BenchGroup& group, std::vector<BenchRow>&
     if (std::chrono::steady_clock::now() - start > limit) break;
   }
   work_.advance(options_.repeat - done);
+  double repeats = -1;
+  if (group.repeats) {
+    CLI_ASSIGN_OR_RETURN(repeats, group.repeats());
+  }
   for (size_t i = 0; i < group.stages.size(); ++i) {
     const BenchStage stage = group.stages[i];
     if (stage != BenchStage::kRead && !options_.has(stage)) continue;
     std::sort(times[i].begin(), times[i].end());
     rows.push_back({stage, shape_.n, threads_, shape_.layers,
                     !options_.is_warm && (sweeps || !fits), shape_.candidate_share,
-                    shape_.tail_name, shape_.bytes(stage), std::move(times[i])});
+                    shape_.tail_name, shape_.bytes(stage), std::move(times[i]), repeats});
   }
   return absl::OkStatus();
 }

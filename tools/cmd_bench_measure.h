@@ -27,6 +27,7 @@ struct BenchRow {
   std::string tail;
   int64_t bytes;
   std::vector<double> times;  // us, ascending
+  double repeats;             // share of the rows that the row cache had; below 0: there is none
 
   double median() const;
 };
@@ -37,6 +38,7 @@ struct BenchGroup {
   std::vector<BenchStage> stages;
   std::function<absl::StatusOr<std::vector<double>>(int64_t layer)> run;
   int64_t calls = 1;
+  std::function<absl::StatusOr<double>()> repeats = nullptr;  // of a row cache, since the last call
 };
 
 class BenchMeter {

@@ -14,6 +14,7 @@ constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxRepeat = 1000000;
 constexpr double kMinSeconds = 0.001;
 constexpr double kMaxSeconds = 86400;
+constexpr int64_t kMaxRowCache = 4096;
 constexpr int64_t kMaxGiB = 4096;
 constexpr int64_t kMaxCalls = 1024;
 constexpr const char* kAcceptedStages =
@@ -178,6 +179,12 @@ absl::StatusOr<bool> parse_bench(const std::vector<std::string>& arguments, Benc
             "(default cold: layers take turns)");
   line.custom("rows", "memory of K and V of the zone; host, device (default host)",
               [&](const std::string& text) { return take_rows(text, options.rows); });
+  line.integer("row-cache", &options.row_cache, 0, kMaxRowCache,
+               "rows per KV head that steps keep on the device; a layer's queries then drift, so "
+               "that rows come again");
+  line.real("drift", &options.drift, 0, 1,
+            fmt::format("with --row-cache, how much of a layer's next query is new (default {})",
+                        options.drift));
   line.integer("memory", &options.memory, 1, kMaxGiB,
                "GiB at most of records of all layers, and of their K and V");
   line.custom("calls",
@@ -200,6 +207,9 @@ absl::StatusOr<bool> parse_bench(const std::vector<std::string>& arguments, Benc
         take_stages("encode,vote,select,rerank,fetch,attend,step,full_attention", options.stages));
   CLI_RETURN_IF_ERROR(check_heads(options));
   CLI_RETURN_IF_ERROR(check_used(options));
+  if (options.row_cache > 0 && !options.has(BenchStage::kStep)) {
+    return usage_error("--row-cache={}: applies to step, which --stages lacks", options.row_cache);
+  }
   CLI_RETURN_IF_ERROR(check_output(options.output, {}));
   return true;
 }

@@ -53,6 +53,8 @@ struct BenchOptions {
   bool is_warm = false;
   std::string rows = "host";  // where K and V of the zone lie; or "device"
   int64_t memory = 2;         // GiB of layers
+  int64_t row_cache = 0;      // rows that steps keep on the device, per KV head; 0: none
+  double drift = 0.4;         // with it: how much of a layer's next query is new
   int64_t calls = 0;          // enqueued before a wait; 0: by the device
   std::string command;        // as it was typed
 

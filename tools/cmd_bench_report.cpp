@@ -72,6 +72,9 @@ std::string bench_json(const BenchHead& head, const BenchOptions& options,
                     {"median_us", rounded(row.median())},
                     {"max_us", rounded(row.times.back())},
                     {"bytes", row.bytes}});
+    if (row.repeats < 0) continue;
+    list.back()["row_cache"] = options.row_cache;
+    list.back()["repeats"] = std::round(row.repeats * 1e4) / 1e4;
   }
   Json whole = {{"device", head.device},
                 {"command", options.command},
@@ -80,6 +83,20 @@ std::string bench_json(const BenchHead& head, const BenchOptions& options,
   whole["results"] = std::move(list);
   return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
+
+namespace {
+
+std::string repeats_text(const BenchOptions& options, std::span<const BenchRow> rows) {
+  std::string text;
+  for (const BenchRow& row : rows) {
+    if (row.repeats < 0) continue;
+    text += fmt::format("row cache of {}, n {}, {} threads: {:.1f} % of the rows came again\n",
+                        options.row_cache, row.n, row.threads, 100 * row.repeats);
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string bench_table(const BenchHead& head, const BenchOptions& options,
                         std::span<const BenchRow> rows) {
@@ -97,7 +114,7 @@ std::string bench_table(const BenchHead& head, const BenchOptions& options,
              "rows {}\n",
              head.backend, head.device, options.batch, options.kv_heads, options.query_heads,
              options.head_dim, options.dtype_name, head.k, options.config.profile(), options.rows) +
-         table.text();
+         table.text() + repeats_text(options, rows);
 }
 
 }  // namespace pkv::cli

@@ -254,6 +254,8 @@ absl::StatusOr<BenchSetup> setup_bench(const Engine& engine, const BenchOptions&
   shape.query_heads = options.query_heads;
   CLI_ASSIGN_OR_RETURN(shape.dim, parse_integer("head-dim", options.head_dim, 0, INT32_MAX));
   shape.dtype = options.dtype;
+  shape.row_cache = options.row_cache;
+  shape.drift = options.drift;
   shape.row_bytes = shape.dim * dtype_bytes(options.dtype);
   shape.capacity = std::max({n, kBenchDense[0], kBenchDense[1]});
   CLI_RETURN_IF_ERROR(set_options(options, setup.config.get(), shape));

@@ -43,6 +43,8 @@ struct BenchShape {
   bool is_cpu = false;      // whether device memory is the processor's
   int64_t cache_bytes = 0;  // of the largest cache in front of it, or more
   int32_t zone_kind = 0;    // PKV_ALLOC_* of K and V of the zone
+  int64_t row_cache = 0;    // as BenchOptions
+  double drift = 1;
   int64_t calls = 1;        // steps, or full attentions, that one wait is for
   int64_t layers = 1;       // that take turns
   int64_t zone_tokens = 0;  // held per KV head for all layers: n, plus `layer_shift` per layer

@@ -62,6 +62,13 @@ absl::StatusOr<std::unique_ptr<BenchStep>> BenchStep::create(const Engine& engin
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
     CLI_ASSIGN_OR_RETURN(Index index, create_index(engine, shape, setup.codec.get()));
     step->indexes_.push_back(std::move(index));
+    if (shape.row_cache == 0) continue;
+    pkv_row_cache* cache = nullptr;
+    CLI_RETURN_IF_ERROR(
+        from_library(pkv_row_cache_create(step->indexes_.back().get(), engine.stream(), shape.dtype,
+                                          static_cast<int32_t>(shape.row_cache), &cache),
+                     About::kOptions));
+    step->row_caches_.emplace_back(cache);
   }
   const int64_t heads = shape.batch * shape.query_heads;
   CLI_ASSIGN_OR_RETURN(step->output_, allocate(engine, heads * shape.row_bytes));
@@ -120,13 +127,31 @@ absl::Status BenchStep::describe(int64_t layer, int64_t call, const int64_t* out
   }
   step.output = engine_.tensor(PKV_ALLOC_DEVICE, output_->data(), shape.dtype, {output_shape, 3});
   step.lse = static_cast<float*>(lse_->data());
+  if (!row_caches_.empty()) step.row_cache = row_caches_[static_cast<size_t>(layer)].get();
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> BenchStep::repeats() {
+  int64_t looked_up = 0;
+  int64_t found = 0;
+  for (const RowCache& cache : row_caches_) {
+    pkv_row_cache_stats stats;
+    CLI_RETURN_IF_ERROR(
+        from_library(pkv_row_cache_stats_init(&stats, sizeof stats), About::kOptions));
+    CLI_RETURN_IF_ERROR(from_library(
+        pkv_row_cache_stats_sync(cache.get(), engine_.stream(), &stats), About::kBackend));
+    looked_up += stats.looked_up;
+    found += stats.found;
+  }
+  const int64_t wanted = looked_up - std::exchange(looked_up_, looked_up);
+  const int64_t here = found - std::exchange(found_, found);
+  return wanted == 0 ? 0.0 : static_cast<double>(here) / static_cast<double>(wanted);
 }
 
 absl::StatusOr<double> BenchStep::step(int64_t layer) {
   const BenchShape& shape = setup_.shape;
   const int64_t output_shape[] = {shape.batch, shape.query_heads, shape.dim};
-  CLI_RETURN_IF_ERROR(data_.new_queries());
+  CLI_RETURN_IF_ERROR(row_caches_.empty() ? data_.new_queries() : data_.drift_queries(layer));
   std::vector<pkv_step> steps(static_cast<size_t>(shape.calls));
   const auto layer_of = [&](int64_t call) { return (layer + call) % shape.layers; };
   for (int64_t i = 0; i < shape.calls; ++i) {

@@ -29,6 +29,8 @@ class BenchStep {
   // pkv_step_run over layers from this one on, each call with a new query, until all are done.
   // Microseconds of one.
   absl::StatusOr<double> step(int64_t layer);
+  // Of the rows wanted since the last time this was asked, the share that the row cache had.
+  absl::StatusOr<double> repeats();
 
  private:
   BenchStep(const Engine& engine, const BenchSetup& setup, BenchData& data)
@@ -40,7 +42,10 @@ class BenchStep {
   const BenchSetup& setup_;
   BenchData& data_;
   std::vector<Index> indexes_;
+  std::vector<RowCache> row_caches_;  // none without shape.row_cache
   std::vector<Plan> plans_;
+  int64_t looked_up_ = 0;
+  int64_t found_ = 0;
   std::unique_ptr<Memory> output_;
   std::unique_ptr<Memory> lse_;
 };

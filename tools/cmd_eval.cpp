@@ -7,11 +7,10 @@
 
 #include "tools/commands.h"
 #include "tools/eval_options.h"
+#include "tools/eval_report.h"
 #include "tools/interrupt.h"
-#include "tools/json.h"
 #include "tools/judge.h"
 #include "tools/progress.h"
-#include "tools/table.h"
 
 namespace pkv::cli {
 namespace {
@@ -19,26 +18,12 @@ namespace {
 const std::string kFresh = "fresh";
 constexpr int64_t kInterval = 512;  // of the cache
 
-// One line of the result.
-struct Result {
-  std::string trace;
-  std::string method;
-  int64_t n = 0;
-  int64_t k = 0;
-  std::optional<double> candidates;  // a share
-  std::optional<double> candidate_recall;
-  std::optional<double> recall;
-  double mass = 0;
-  double error = 0;
-  double bytes_per_key = 0;
-  double microseconds = 0;
-};
-
 // One method, once per seed where seeds matter, judged on one trace.
 struct Entrant {
   std::string name;
   std::vector<std::unique_ptr<Method>> methods;
-  Judge judge;  // over all seeds
+  Judge judge;                       // over all seeds
+  std::map<int64_t, Judge> windows;  // by number, with --decode
 };
 
 // Judged queries in ascending order of their positions.
@@ -123,6 +108,12 @@ absl::StatusOr<Result> result_of(const Trace& trace, const Entrant& entrant,
   result.error = entrant.judge.error();
   result.bytes_per_key = entrant.methods.front()->bytes_per_key();
   result.microseconds = entrant.judge.microseconds();
+  for (const auto& [number, judge] : entrant.windows) {
+    const int64_t begin = options.prefill + number * options.window;
+    result.windows.push_back({begin, begin + options.window,
+                              judge.answers() / static_cast<int64_t>(entrant.methods.size()),
+                              judge.candidate_recall(), judge.recall(), judge.error()});
+  }
   return result;
 }
 
@@ -157,14 +148,16 @@ absl::StatusOr<std::vector<Result>> evaluate(const Engine& engine, const EvalOpt
   CLI_ASSIGN_OR_RETURN(auto entrants, create_entrants(engine, trace, options, setting));
   Progress progress(trace.name, static_cast<int64_t>(queries.size()));
   for (const int64_t query : queries) {
-    const Regions regions = regions_at(trace.positions[static_cast<size_t>(query)], setting.sink,
-                                       setting.local, setting.interval);
+    const int64_t position = trace.positions[static_cast<size_t>(query)];
+    const Regions regions = regions_at(position, setting.sink, setting.local, setting.interval);
+    const int64_t window = std::max<int64_t>(0, position - options.prefill) / options.window;
     const Exact exact = attend_exactly(trace, query, regions, options.k);
     for (Entrant& entrant : entrants) {
       for (const auto& method : entrant.methods) {
         CLI_RETURN_IF_ERROR(check_interrupt());
         CLI_ASSIGN_OR_RETURN(const Answer answer, method->answer(query, exact));
         entrant.judge.add(trace, exact, answer);
+        if (options.decodes) entrant.windows[window].add(trace, exact, answer);
       }
     }
     progress.advance();
@@ -175,73 +168,6 @@ absl::StatusOr<std::vector<Result>> evaluate(const Engine& engine, const EvalOpt
     results.push_back(std::move(result));
   }
   return results;
-}
-
-std::string as_json(const std::vector<Result>& results) {
-  Json list = Json::array();
-  for (const Result& result : results) {
-    list.push_back({{"trace", result.trace},
-                    {"method", result.method},
-                    {"n", result.n},
-                    {"k", result.k},
-                    {"candidates", number_or_null(result.candidates)},
-                    {"candidate_recall", number_or_null(result.candidate_recall)},
-                    {"recall", number_or_null(result.recall)},
-                    {"mass", result.mass},
-                    {"error", result.error},
-                    {"bytes_per_key", result.bytes_per_key},
-                    {"microseconds", result.microseconds}});
-  }
-  return Json{{"results", list}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-// One more line per method: means over the traces.
-std::vector<Result> means_of(const std::vector<Result>& results) {
-  std::vector<Result> means;
-  for (const Result& result : results) {
-    if (std::any_of(means.begin(), means.end(),
-                    [&](const Result& mean) { return mean.method == result.method; })) {
-      continue;
-    }
-    Mean n, candidates, candidate_recall, recall, mass, error, bytes, microseconds;
-    const auto add = [](Mean& mean, std::optional<double> value) {
-      if (value) mean.add(*value);
-    };
-    for (const Result& other : results) {
-      if (other.method != result.method) continue;
-      n.add(static_cast<double>(other.n));
-      add(candidates, other.candidates);
-      add(candidate_recall, other.candidate_recall);
-      add(recall, other.recall);
-      mass.add(other.mass);
-      error.add(other.error);
-      bytes.add(other.bytes_per_key);
-      microseconds.add(other.microseconds);
-    }
-    means.push_back({"mean", result.method, std::llround(n.value().value_or(0)), result.k,
-                     candidates.value(), candidate_recall.value(), recall.value(),
-                     mass.value().value_or(0), error.value().value_or(0), bytes.value().value_or(0),
-                     microseconds.value().value_or(0)});
-  }
-  return means;
-}
-
-std::string as_table(const std::vector<Result>& results, size_t traces) {
-  Table table({"trace", "method", "n", "k", "candidates", "cand. recall", "recall", "mass", "error",
-               "B/key", "us/query"},
-              2);
-  std::vector<Result> lines = results;
-  if (traces > 1) {
-    const std::vector<Result> means = means_of(results);
-    lines.insert(lines.end(), means.begin(), means.end());
-  }
-  for (const Result& line : lines) {
-    table.add({line.trace, line.method, grouped(line.n), grouped(line.k), percent(line.candidates),
-               decimal(line.candidate_recall, 3), decimal(line.recall, 3), decimal(line.mass, 3),
-               decimal(line.error, 4), decimal(line.bytes_per_key, 1),
-               grouped(std::llround(line.microseconds))});
-  }
-  return table.text();
 }
 
 bool is_below(const std::vector<Result>& results, double min_recall) {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxSeeds = 1000;
 constexpr int64_t kDefaultPrefill = 4096;
+constexpr int64_t kDefaultWindow = 64;
 // These apply to every method, other options of the library to `default` alone.
 constexpr std::string_view kShared[] = {"k", "candidates", "seed"};
 
@@ -55,7 +56,11 @@ absl::Status resolve(EvalOptions& options) {
   if (!options.decodes && options.prefill >= 0) {
     return usage_error("--prefill={}: applies with --decode", options.prefill);
   }
+  if (!options.decodes && options.window >= 0) {
+    return usage_error("--window={}: applies with --decode", options.window);
+  }
   if (options.prefill < 0) options.prefill = kDefaultPrefill;
+  if (options.window < 0) options.window = kDefaultWindow;
   if (options.methods.empty()) options.methods = kMethods;
   if (options.seeds.empty()) {
     CLI_ASSIGN_OR_RETURN(const Config config, make_config("default", options.config.given()));
@@ -117,6 +122,9 @@ absl::StatusOr<bool> parse_eval(const std::vector<std::string>& arguments, EvalO
             "send the traces through the KV cache; beside default, fresh has a codec of that step");
   line.integer("prefill", &options.prefill, 0, INT32_MAX,
                "with --decode: tokens in one piece, the others one by one (default 4096)");
+  line.integer(
+      "window", &options.window, 1, INT32_MAX,
+      "with --decode: recall and error over so many decoded tokens at a time (default 64)");
   line.real("min-recall", &options.min_recall, 0, 1,
             "exit code 1 if the recall of the method default is below on any trace");
   CLI_RETURN_IF_ERROR(options.config.offer(line, kCodecAndStepOptions));

@@ -26,6 +26,7 @@ struct EvalOptions {
   std::vector<std::string> seeds;
   bool decodes = false;    // through the KV cache
   int64_t prefill = -1;    // below 0: not given
+  int64_t window = -1;     // decoded tokens of a window; likewise
   double min_recall = -1;  // below 0: not asked for
 
   // The options of one method with one seed; `method` is paper or default.

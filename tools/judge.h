@@ -40,6 +40,7 @@ class Judge {
   double mass() const { return mass_.value().value_or(0); }
   double error() const { return error_.value().value_or(0); }
   double microseconds() const;  // median
+  int64_t answers() const { return static_cast<int64_t>(microseconds_.size()); }
 
  private:
   void add_recall(const Exact& exact, const Answer& answer, int64_t kv_head);

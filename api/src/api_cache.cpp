@@ -24,7 +24,7 @@ pkv_cache_desc default_cache_desc() {
   desc.dense_below = 1024;
   desc.page_tokens = 512;
   desc.rows_memory = PKV_ALLOC_HOST;
-  desc.fit_positions = 256;
+  desc.fit_positions = 128;
   desc.refits = 1;
   return desc;
 }

@@ -1,7 +1,9 @@
 #include "backends/cuda/vendor.h"
 
 #include <cstdio>
+#include <string_view>
 
+#include "backends/cuda/fused.h"
 #include "backends/gpu/device.h"
 
 namespace pkv::cuda {
@@ -20,9 +22,45 @@ pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device
   return PKV_OK;
 }
 
-pkv_status set_device_option(const pkv_host* host, VendorDevice& /*device*/, const char* name,
-                             const char* /*value*/) {
-  return backend::refuse(host, PKV_INVALID_ARGUMENT, "device option %.64s: cuda has none", name);
+pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const char* name,
+                             const char* value) {
+  if (std::string_view(name) != "step") {
+    return backend::refuse(host, PKV_INVALID_ARGUMENT, "device option %.64s: cuda has step", name);
+  }
+  const std::string_view path = value;
+  if (path == "auto") {
+    device.step_path = StepPath::kAuto;
+  } else if (path == "fused") {
+    device.step_path = StepPath::kFused;
+  } else if (path == "stages") {
+    device.step_path = StepPath::kStages;
+  } else {
+    return backend::refuse(host, PKV_INVALID_ARGUMENT, "step=%.64s: must be auto, fused or stages",
+                           value);
+  }
+  return PKV_OK;
+}
+
+int64_t VendorDevice::whole_step_bytes(int ordinal, const pkv_step_args& args) const {
+  return why_not_fused_shape(args, ordinal) == nullptr ? fused_scratch_bytes(args, ordinal) : 0;
+}
+
+pkv_status VendorDevice::check_whole_step(const pkv_host* host, int ordinal,
+                                          const pkv_step_args& args) const {
+  if (step_path != StepPath::kFused) return PKV_OK;
+  const char* why = why_not_fused_shape(args, ordinal);
+  if (why == nullptr) why = why_not_fused_types(args);
+  return why == nullptr ? PKV_OK : backend::refuse(host, PKV_UNIMPLEMENTED, "step=fused: %s", why);
+}
+
+bool VendorDevice::run_whole_step(int ordinal, const pkv_step_args& args, void* scratch,
+                                  gpuStream_t stream, gpuError_t* error) const {
+  if (step_path == StepPath::kStages || why_not_fused_shape(args, ordinal) != nullptr ||
+      why_not_fused_types(args) != nullptr) {
+    return false;
+  }
+  *error = launch_fused(args, ordinal, scratch, stream);
+  return true;
 }
 
 }  // namespace pkv::cuda

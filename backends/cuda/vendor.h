@@ -1,6 +1,8 @@
 // What backend cuda has of its own (backends/gpu/device.h).
 #pragma once
 
+#include <atomic>
+
 #include "backends/gpu/gpu_rt.h"
 #include "pariskv/pariskv_backend.h"
 
@@ -13,9 +15,36 @@ inline constexpr int kScore = 100;
 inline constexpr pkv_device_type kDeviceType = PKV_DEVICE_CUDA;
 inline constexpr pkv_status kKernelFault = PKV_UNAVAILABLE;  // the context is lost with it
 
-struct VendorDevice {};
+// How a decode step runs: option `step`.
+enum class StepPath {
+  kAuto,   // in one kernel where that serves it, else by stages
+  kFused,  // in one kernel, or refused
+  kStages,
+};
+
+struct VendorDevice {
+  std::atomic<StepPath> step_path = StepPath::kAuto;
+
+  // backends/gpu/step.cu: a step in one go. Scratch for it; 0: never.
+  int64_t whole_step_bytes(int ordinal, const pkv_step_args& args) const;
+  // Refuses what the option does not allow.
+  pkv_status check_whole_step(const pkv_host* host, int ordinal, const pkv_step_args& args) const;
+  // False: the step is to run by stages.
+  bool run_whole_step(int ordinal, const pkv_step_args& args, void* scratch, gpuStream_t stream,
+                      gpuError_t* error) const;
+};
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
+inline pkv_status open_vendor(const pkv_host* /*host*/, int /*ordinal*/, VendorDevice& /*device*/) {
+  return PKV_OK;
+}
+inline gpuError_t alloc_memory(const VendorDevice& /*device*/, bool is_host, void** out,
+                               std::size_t bytes) {
+  return is_host ? gpu_host_alloc(out, bytes) : gpuMalloc(out, bytes);
+}
+inline gpuError_t free_memory(const VendorDevice& /*device*/, bool is_host, void* data) {
+  return is_host ? gpu_host_free(data) : gpuFree(data);
+}
 
 inline gpuError_t create_stream(VendorDevice& /*device*/, gpuStream_t* out) {
   return gpu_stream_create(out);
@@ -27,6 +56,7 @@ inline bool wrap_stream(VendorDevice& /*device*/, uintptr_t native, gpuStream_t*
   *is_owned = false;
   return true;
 }
+// step = auto | fused | stages
 pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const char* name,
                              const char* value);
 

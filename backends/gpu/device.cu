@@ -2,6 +2,7 @@
 #include "backends/gpu/device.h"
 
 #include <cstddef>
+#include <memory>
 
 #include "backends/gpu/cache.h"
 #include "backends/gpu/stages.h"
@@ -48,8 +49,10 @@ pkv_status device_open(const pkv_host* host, int32_t ordinal, pkv_backend_device
   return guard(host, [&] {
     const pkv_status status = check_ordinal(host, ordinal);
     if (status != PKV_OK) return status;
-    *out = reinterpret_cast<pkv_backend_device*>(new Device{host, ordinal, {}});
-    return pkv_status{PKV_OK};
+    auto device = std::make_unique<Device>(host, ordinal);
+    const pkv_status opened = open_vendor(host, ordinal, device->vendor);
+    if (opened == PKV_OK) *out = reinterpret_cast<pkv_backend_device*>(device.release());
+    return opened;
   });
 }
 
@@ -60,7 +63,7 @@ pkv_status memory_alloc(pkv_backend_device* device, int32_t kind, int64_t bytes,
   const CurrentDevice current(d);
   const bool is_host = kind == PKV_MEMORY_HOST;
   const auto size = static_cast<std::size_t>(bytes);
-  const gpuError_t error = is_host ? gpu_host_alloc(out, size) : gpuMalloc(out, size);
+  const gpuError_t error = alloc_memory(d.vendor, is_host, out, size);
   if (error == gpuSuccess) return PKV_OK;
   *out = nullptr;
   const pkv_status status =
@@ -71,8 +74,9 @@ pkv_status memory_alloc(pkv_backend_device* device, int32_t kind, int64_t bytes,
 }
 
 void memory_free(pkv_backend_device* device, int32_t kind, void* data, int64_t /*bytes*/) {
-  const CurrentDevice current(device_of(device));
-  (void)(kind == PKV_MEMORY_HOST ? gpu_host_free(data) : gpuFree(data));
+  Device& d = device_of(device);
+  const CurrentDevice current(d);
+  (void)free_memory(d.vendor, kind == PKV_MEMORY_HOST, data);
 }
 
 pkv_status memory_copy(pkv_backend_device* device, pkv_backend_stream* stream, void* target,

@@ -3,6 +3,8 @@
 //   kName, kVersion, kAbout, kScore, kDeviceType, kKernelFault (status of a failed launch)
 //   struct VendorDevice, default constructible: what an open device has of its own
 //   describe_device(host, ordinal, out)             lanes, memory_bytes, name
+//   open_vendor(host, ordinal, device)              or why the device is of no use
+//   alloc_memory(device, is_host, out, bytes), free_memory(device, is_host, data)
 //   create_stream(device, out)
 //   wrap_stream(device, native, out, is_owned)      false: there is no such stream
 //   set_device_option(host, device, name, value)
@@ -19,6 +21,8 @@ namespace PKV_GPU_NS {
 
 // Each backend has its own type behind pkv_backend_device, so it is never defined.
 struct Device {
+  Device(const pkv_host* of_host, int of_ordinal) : host(of_host), ordinal(of_ordinal) {}
+
   const pkv_host* host;
   int ordinal;
   VendorDevice vendor;

@@ -8,6 +8,7 @@
 //   PKV_SHARED(T, name) shared memory of the block, a T without constructor; T has no comma
 //   PKV_DYNAMIC_SHARED(name)  the launch's dynamic shared memory, aligned to 128
 //   PKV_GPU_TRAITS, PKV_GPU_VENDOR  quoted headers of the vendor's folder, set by the build
+//   PKV_HIP_ARCH        HIP: the one architecture that this compilation is for, as gfx90a
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,9 @@
 #define PKV_VENDOR(name) cuda##name
 #elif defined(PKV_GPU_HIP)
 #include <hip/hip_runtime.h>
-#define PKV_GPU_NS pkv::hip
+
+#include "backends/gpu/host_memory.h"
+#define PKV_GPU_NS pkv::hip::PKV_HIP_ARCH
 #define PKV_VENDOR(name) hip##name
 #elif defined(PKV_GPU_HOST)
 #include "backends/gpu/host/runtime.h"
@@ -33,7 +36,14 @@
 
 #if !defined(PKV_GPU_HOST)
 #define PKV_DEVICE __device__ __forceinline__
+#if defined(PKV_GPU_HIP)
+// HIP's second bound counts lane groups of a SIMD unit: four units have the blocks of a processor.
+#define PKV_BOUNDS(threads, blocks, ...) \
+  __launch_bounds__(threads, (((threads) / PKV_HIP_LANES * (blocks) + 3) / 4))
+#define PKV_KERNEL(...) __global__ void PKV_BOUNDS(__VA_ARGS__, 1, 0)
+#else
 #define PKV_KERNEL(...) __global__ void __launch_bounds__(__VA_ARGS__)
+#endif
 #define PKV_SHARED(T, name) __shared__ T name
 #define PKV_DYNAMIC_SHARED(name)                               \
   extern __shared__ __align__(128) unsigned char pkv_shared[]; \
@@ -42,11 +52,11 @@
 using gpuError_t = PKV_VENDOR(Error_t);
 using gpuStream_t = PKV_VENDOR(Stream_t);
 using gpuEvent_t = PKV_VENDOR(Event_t);
-using gpuDeviceProp = PKV_VENDOR(DeviceProp)
 #if defined(PKV_GPU_HIP)
-    _t
+using gpuDeviceProp = hipDeviceProp_t;
+#else
+using gpuDeviceProp = cudaDeviceProp;
 #endif
-    ;
 
 #define gpuSuccess PKV_VENDOR(Success)
 #define gpuErrorInvalidValue PKV_VENDOR(ErrorInvalidValue)
@@ -56,6 +66,7 @@ using gpuDeviceProp = PKV_VENDOR(DeviceProp)
 #define gpuGetLastError PKV_VENDOR(GetLastError)
 #define gpuGetDeviceCount PKV_VENDOR(GetDeviceCount)
 #define gpuGetDeviceProperties PKV_VENDOR(GetDeviceProperties)
+#define gpuRuntimeGetVersion PKV_VENDOR(RuntimeGetVersion)
 #define gpuGetDevice PKV_VENDOR(GetDevice)
 #define gpuSetDevice PKV_VENDOR(SetDevice)
 #define gpuMalloc PKV_VENDOR(Malloc)
@@ -74,20 +85,42 @@ namespace PKV_GPU_NS {
 
 #if !defined(PKV_GPU_HOST)
 // Host memory that kernels read and write at the same address.
+#if defined(PKV_GPU_HIP)
+inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes, gpu::HostMemory kind) {
+  if (kind == gpu::HostMemory::kManaged) {
+    return hipMallocManaged(out, bytes, hipMemAttachGlobal);
+  }
+  const unsigned grain =
+      kind == gpu::HostMemory::kPinnedCoarse ? hipHostMallocNonCoherent : hipHostMallocCoherent;
+  return hipHostMalloc(out, bytes, hipHostMallocMapped | hipHostMallocPortable | grain);
+}
+inline gpuError_t gpu_host_free(void* data, gpu::HostMemory kind) {
+  return kind == gpu::HostMemory::kManaged ? hipFree(data) : hipHostFree(data);
+}
+// -1: this runtime does not tell.
+inline int gpu_attribute(int ordinal, hipDeviceAttribute_t attribute) {
+  int value = -1;
+  if (hipDeviceGetAttribute(&value, attribute, ordinal) == hipSuccess) return value;
+  (void)hipGetLastError();
+  return -1;
+}
+// What decides on the kind of host memory. Runtimes up to 5.1 have no FineGrainSupport.
+inline gpu::MemoryAttributes gpu_memory_attributes(int ordinal) {
+  gpu::MemoryAttributes result;
+  result.unified_addressing = gpu_attribute(ordinal, hipDeviceAttributeUnifiedAddressing);
+  result.can_map_host_memory = gpu_attribute(ordinal, hipDeviceAttributeCanMapHostMemory);
+  result.integrated = gpu_attribute(ordinal, hipDeviceAttributeIntegrated);
+  result.concurrent_managed_access =
+      gpu_attribute(ordinal, hipDeviceAttributeConcurrentManagedAccess);
+  result.fine_grain_support = gpu_attribute(ordinal, hipDeviceAttributeFineGrainSupport);
+  return result;
+}
+#else
 inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes) {
-#if defined(PKV_GPU_HIP)
-  return hipHostMalloc(out, bytes, hipHostMallocMapped | hipHostMallocPortable);
-#else
   return cudaHostAlloc(out, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
-#endif
 }
-inline gpuError_t gpu_host_free(void* data) {
-#if defined(PKV_GPU_HIP)
-  return hipHostFree(data);
-#else
-  return cudaFreeHost(data);
+inline gpuError_t gpu_host_free(void* data) { return cudaFreeHost(data); }
 #endif
-}
 inline gpuError_t gpu_stream_create(gpuStream_t* out) {
   return PKV_VENDOR(StreamCreateWithFlags)(out, PKV_VENDOR(StreamNonBlocking));
 }

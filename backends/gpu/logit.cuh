@@ -30,7 +30,7 @@ struct LogSum {
   // Adds exp(x); x is finite or -inf.
   PKV_DEVICE void add(float x) {
     if (x == minus_infinity()) return;
-    const float smaller = std::exp(-absolute(x - max));
+    const float smaller = fexp(-absolute(x - max));
     sum = x > max ? sum * smaller + 1.0F : sum + smaller;
     max = x > max ? x : max;
   }
@@ -42,7 +42,7 @@ struct LogSum {
 PKV_DEVICE LogSum both(const LogSum& a, const LogSum& b) {
   if (a.sum == 0.0F) return b;
   if (b.sum == 0.0F) return a;
-  const float smaller = std::exp(-absolute(a.max - b.max));
+  const float smaller = fexp(-absolute(a.max - b.max));
   return a.max > b.max ? LogSum{a.max, a.sum + b.sum * smaller}
                        : LogSum{b.max, b.sum + a.sum * smaller};
 }

@@ -1,6 +1,6 @@
 // All that a step makes of its queries, in one launch: rotations (query.cuh), the tables of the
-// graded vote (vote.cuh), what estimates take from a head (estimate.cuh), and room for the select to
-// count in. docs/algorithm.md, sections 4.1, 4.2 and 6.1. Exact.
+// graded vote (vote.cuh), what estimates take from a head (estimate.cuh), and room for the select
+// to count in. docs/algorithm.md, sections 4.1, 4.2 and 6.1. Exact.
 #pragma once
 
 #include "backends/gpu/estimate.cuh"

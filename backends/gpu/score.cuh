@@ -27,8 +27,9 @@ PKV_DEVICE float mean_score(const float* estimates, int64_t stride, int32_t G, i
 }
 
 // 6.2: ln sum_g exp(L(est_g) - lse_g)
+template <class LogitOf>
 PKV_DEVICE float group_score(const float* estimates, int64_t stride, int32_t G, int64_t c,
-                             const Logit& logit, const float* lse) {
+                             const LogitOf& logit, const float* lse) {
   LogSum shares = LogSum::nothing();
   for (int32_t g = 0; g < G; ++g) shares.add(logit(estimates[g * stride + c]) - lse[g]);
   return shares.value();

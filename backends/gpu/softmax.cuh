@@ -10,7 +10,7 @@ namespace PKV_GPU_NS {
 
 // exp(logit - max): 0 for a logit of -inf, also where the maximum is.
 PKV_DEVICE float exp_below(float logit, float max) {
-  return logit == minus_infinity() ? 0.0F : std::exp(logit - max);
+  return logit == minus_infinity() ? 0.0F : fexp(logit - max);
 }
 
 PKV_DEVICE float larger(float a, float b) { return a < b ? b : a; }
@@ -68,7 +68,7 @@ struct Softmax {
   // is kept in the sum.
   PKV_DEVICE void raise(int h, float logit) {
     if (logit <= max[h]) return;
-    const float factor = std::exp(max[h] - logit);
+    const float factor = fexp(max[h] - logit);
     max[h] = logit;
     sum[h] *= factor;
     squares[h] *= factor * factor;

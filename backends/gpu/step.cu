@@ -17,6 +17,33 @@ namespace {
 
 bool has_attention(const pkv_step_args& a) { return a.attend.output.ndim != 0; }
 
+// A vendor that can do a step in one go has these three in its VendorDevice.
+template <class AnyDevice>
+int64_t whole_bytes(const AnyDevice& device, const pkv_step_args& args) {
+  if constexpr (requires { device.vendor.whole_step_bytes(device.ordinal, args); }) {
+    return device.vendor.whole_step_bytes(device.ordinal, args);
+  }
+  return 0;
+}
+template <class AnyDevice>
+pkv_status check_whole(const AnyDevice& device, const pkv_step_args& args) {
+  if constexpr (requires { device.vendor.check_whole_step(device.host, device.ordinal, args); }) {
+    return device.vendor.check_whole_step(device.host, device.ordinal, args);
+  }
+  return PKV_OK;
+}
+// False: the step is to run by stages.
+template <class AnyDevice>
+bool run_whole(const AnyDevice& device, const pkv_step_args& args, void* scratch,
+               gpuStream_t stream, gpuError_t* error) {
+  if constexpr (requires {
+                  device.vendor.run_whole_step(device.ordinal, args, scratch, stream, error);
+                }) {
+    return device.vendor.run_whole_step(device.ordinal, args, scratch, stream, error);
+  }
+  return false;
+}
+
 // A contiguous [b, h, k, width].
 struct RowsView {
   int64_t shape[4];
@@ -49,9 +76,11 @@ class Step {
     pkv_status status = vote_slots().supports(device_, &args_.vote);
     if (status == PKV_OK) status = select_slots().supports(device_, &args_.select);
     if (status == PKV_OK) status = rerank_slots().supports(device_, &args_.rerank);
-    if (status != PKV_OK || !has_attention(args_)) return status;
-    return check_attend(device_of(device_).host, args_.attend, args_.fetch.source_keys,
-                        args_.fetch.source_values);
+    if (status == PKV_OK && has_attention(args_)) {
+      status = check_attend(device_of(device_).host, args_.attend, args_.fetch.source_keys,
+                            args_.fetch.source_values);
+    }
+    return status == PKV_OK ? check_whole(device_of(device_), args_) : status;
   }
 
   int64_t scratch_bytes() {
@@ -61,7 +90,11 @@ class Step {
 
   pkv_status run(pkv_backend_stream* stream) {
     lay_out();
-    return run_stage(device_, stream, "step", [&](gpuStream_t s) { return enqueue(s); });
+    return run_stage(device_, stream, "step", [&](gpuStream_t s) {
+      gpuError_t error = gpuSuccess;
+      const bool is_done = run_whole(device_of(device_), args_, whole_scratch_, s, &error);
+      return is_done ? error : enqueue(s);
+    });
   }
 
  private:
@@ -86,6 +119,7 @@ class Step {
     tables_ = take_vote_tables(scratch_, args_.vote);
     select_ = take_select_scratch(scratch_, args_.select);
     rerank_ = take_rerank_temporaries(scratch_, args_.rerank);
+    whole_scratch_ = scratch_.take<std::byte>(whole_bytes(device_of(device_), args_));
     if (!has_attention(args_)) return;
     // Scratch is asked for before it is known whether there is a row cache.
     if (!copies_rows()) places_ = scratch_.take<int32_t>(rows() * args_.attend.k);
@@ -183,6 +217,7 @@ class Step {
   pkv_backend_device* device_;
   pkv_step_args args_;
   Scratch scratch_;
+  void* whole_scratch_ = nullptr;
   PreparedQueries prepared_ = {};
   VoteTables tables_ = {};
   BestScratch select_ = {};

@@ -146,7 +146,6 @@ class Cache {
   absl::Status check_batch(const pkv_cache_batch& batch);
   absl::Status check_input(int32_t layer, const pkv_tensor& keys, const pkv_tensor* values,
                            const pkv_tensor* queries);
-  absl::Status check_finite(int32_t layer) const;
   absl::Status prepare_queries();
   absl::Status check_query(const pkv_tensor& query, const pkv_tensor* output);
   absl::Status check_attention(int32_t layer, const pkv_cache_attention& attention,

@@ -247,6 +247,7 @@ absl::Status Cache::load_rows(const Stream& stream, SectionStream& section, Laye
     input.sequences = {&sequence, 1};
     input.counts = {&count, 1};
     input.keys = &keys;
+    input.keeps_bad = true;  // the file may be damaged, which its checksum tells
     input.values = values ? &*values : nullptr;
     PKV_RETURN_IF_ERROR(layer.append(stream, input));
     PKV_RETURN_IF_ERROR(stream.sync());  // the chunk is used again
@@ -318,7 +319,17 @@ absl::StatusOr<std::vector<int32_t>> Cache::load_sync(const Stream& stream, cons
     PKV_RETURN_IF_ERROR(fits.finish());
     PKV_RETURN_IF_ERROR(queries.finish());
     PKV_RETURN_IF_ERROR(rows.finish());
-    return file.check_unknown();
+    PKV_RETURN_IF_ERROR(file.check_unknown());
+    for (const int32_t s : free) {
+      for (const auto& layer : layers_) {
+        const std::vector<BadToken>& bad = layer->state(s).bad;
+        if (bad.empty() || shape_.codec_options.isolate) continue;
+        return absl::FailedPreconditionError(
+            str_cat(path, ": a row at position ", bad.front().position, ", KV head ",
+                    bad.front().head, " is not finite, accepted: with nonfinite=isolate"));
+      }
+    }
+    return absl::OkStatus();
   };
   const absl::Status status = end(stream, read());
   if (!status.ok()) {

@@ -6,7 +6,7 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/cache/cache.h"
-#include "core/cache/finite.h"
+#include "core/cache/dense_gaps.h"
 #include "core/format/candidates.h"
 #include "core/pipeline/checks.h"
 
@@ -81,30 +81,7 @@ absl::Status Cache::check_input(int32_t number, const pkv_tensor& keys, const pk
         "layer ", number, ", sequence ", batch_.sequences[i], ": needs ", batch_.counts[i],
         " tokens, has room for ", room, " (capacity ", shape_.desc.capacity, ", held ", held, ")"));
   }
-  return check_finite(number);
-}
-
-// Only host memory can be looked at without waiting for a device.
-absl::Status Cache::check_finite(int32_t number) const {
-  const bool looks =
-      shape_.device->info().device_type == PKV_DEVICE_CPU && !shape_.codec_options.isolate;
-  if (!looks) return absl::OkStatus();
-  const auto check = [&](std::string_view what,
-                         const std::optional<TensorView>& rows) -> absl::Status {
-    const std::optional<BadRow> bad = rows ? first_bad_row(*rows) : std::nullopt;
-    if (!bad) return absl::OkStatus();
-    int64_t token = bad->token;
-    std::size_t i = 0;
-    while (token >= batch_.counts[i]) token -= batch_.counts[i++];
-    const int32_t sequence = batch_.sequences[i];
-    return absl::InvalidArgumentError(
-        str_cat(what, " of sequence ", sequence, ", position ",
-                layer(number).state(sequence).tokens + token, ", KV head ", bad->head,
-                " is not finite, accepted: keys and values whose squares have a finite sum (or "
-                "nonfinite=isolate)"));
-  };
-  PKV_RETURN_IF_ERROR(check("key", tensors_.keys));
-  return check("value", tensors_.values);
+  return absl::OkStatus();
 }
 
 // The first queries decide about their dtype.
@@ -237,9 +214,19 @@ absl::Status Cache::attend_checked(const Stream& stream, int32_t number,
                                    const pkv_cache_attention& attention, pkv_cache_hits* hits,
                                    bool appends) {
   if (is_captured_) PKV_RETURN_IF_ERROR(check_captured(number, appends));
-  PKV_RETURN_IF_ERROR(run_step(shape_, *pools_, layer(number), stream,
-                               step_call(attention, hits, appends), sink_logits_.as<float>(),
-                               scratch_));
+  const StepCall call = step_call(attention, hits, appends);
+  const auto step = [&](const StepCall& part) {
+    return run_step(shape_, *pools_, layer(number), stream, part, sink_logits_.as<float>(),
+                    scratch_);
+  };
+  DenseGaps gaps(shape_, layer(number), call);
+  if (gaps.is_empty()) {
+    PKV_RETURN_IF_ERROR(step(call));
+  } else {
+    PKV_ASSIGN_OR_RETURN(const StepCall others, gaps.other_parts());
+    PKV_RETURN_IF_ERROR(step(others));
+    PKV_RETURN_IF_ERROR(gaps.finish(stream));
+  }
   if (hits != nullptr) hits->stamp = layer(number).stamp();
   if (is_captured_) return absl::OkStatus();
   steps_ += batch_.tokens;

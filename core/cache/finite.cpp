@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/base/dtype.h"
 #include "core/format/element.h"
 #include "core/format/fold.h"
 #include "core/format/records.h"
@@ -43,7 +44,7 @@ bool has_large(const std::byte* row, int64_t bytes, const Lanes& lanes) {
   return (found & lanes.sign) != 0;
 }
 
-bool is_bad(pkv_dtype dtype, const std::byte* row, int64_t width) {
+bool has_infinite_sum(pkv_dtype dtype, const std::byte* row, int64_t width) {
   return !std::isfinite(format::fold_each(static_cast<int>(width), [&](int j) {
     const float value = format::load_element(dtype, row, j);
     return value * value;
@@ -53,20 +54,9 @@ static_assert(format::kMaxHeadDim <= 1024);
 
 }  // namespace
 
-std::optional<BadRow> first_bad_row(const TensorView& rows) {
-  const Lanes lanes = lanes_of(rows.dtype());
-  const int64_t width = rows.extent(2);
-  const int64_t bytes = width * rows.element_bytes();
-  for (int64_t token = 0; token < rows.extent(0); ++token) {
-    for (int64_t head = 0; head < rows.extent(1); ++head) {
-      const auto* row = static_cast<const std::byte*>(rows.origin()) +
-                        rows.element_offset(token, head, 0) * rows.element_bytes();
-      if (has_large(row, bytes, lanes) && is_bad(rows.dtype(), row, width)) {
-        return BadRow{token, head};
-      }
-    }
-  }
-  return std::nullopt;
+bool is_bad_row(pkv_dtype dtype, const std::byte* row, int64_t width) {
+  return has_large(row, width * dtype_bytes(dtype), lanes_of(dtype)) &&
+         has_infinite_sum(dtype, row, width);
 }
 
 }  // namespace pkv

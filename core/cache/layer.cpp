@@ -106,6 +106,7 @@ absl::Status Layer::cut(const Stream& stream, Cut& change) {
   state.tokens = change.tokens;
   state.zone = change.zone;
   state.fits = std::move(change.fits);
+  while (!state.bad.empty() && state.bad.back().position >= change.tokens) state.bad.pop_back();
   if (!status.ok()) forget_zone(stream, sequence);
   if (pool_) {
     const int64_t blocks = (state.tokens + pool_->page_tokens() - 1) / pool_->page_tokens();

@@ -64,6 +64,12 @@ struct Fit {
   Fit& operator=(const Fit&) = delete;
 };
 
+// A token that a KV head must not attend to: section 3.6.
+struct BadToken {
+  int64_t position;
+  int32_t head;
+};
+
 // A sequence within a layer.
 struct SequenceState {
   int64_t tokens = 0;
@@ -76,6 +82,7 @@ struct SequenceState {
   std::shared_ptr<Fit> encoded_with;       // NULL: nothing encoded, or an imported codec
   std::shared_ptr<CodecSets::Slot> set;
   QueryLog queries;
+  std::vector<BadToken> bad;    // ascending; as far as the host reads rows
   std::vector<int32_t> blocks;  // the caller's pages
 };
 
@@ -117,6 +124,8 @@ class Layer {
     const TensorView* keys;  // NULL: the tokens lie in the caller's pages already
     const TensorView* values;
     const TensorView* queries;
+    bool keeps_bad =
+        false;  // rows that are not finite are listed, not refused, whatever the policy
   };
   absl::Status append(const Stream& stream, const Input& input);
 
@@ -247,8 +256,11 @@ class Layer {
   void trim(int32_t sequence);
   absl::Status keep_queries(const Stream& stream, int32_t sequence, const TensorView& queries,
                             int64_t first, int64_t count);
-  absl::Status write_rows(const Stream& stream, const SequenceState& state, const Input& input,
-                          int64_t first, int64_t count) const;
+  absl::Status write_rows(const Stream& stream, int32_t sequence, const Input& input, int64_t first,
+                          int64_t count, std::vector<BadToken>* bad) const;
+  absl::Status copy_in(const Stream& stream, const Input& input, int64_t token,
+                       const RowRun& to) const;
+  void find_bad(const RowRun& run, int64_t position, std::vector<BadToken>& found) const;
 
   // layer_zone.cpp
   absl::StatusOr<Advance> prepare_advance(const Stream& stream, int32_t sequence, int64_t tokens);

@@ -5,6 +5,7 @@
 
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/cache/finite.h"
 #include "core/cache/layer.h"
 
 namespace pkv {
@@ -210,29 +211,65 @@ absl::Status Layer::keep_queries(const Stream& stream, int32_t sequence, const T
   return absl::OkStatus();
 }
 
-absl::Status Layer::write_rows(const Stream& stream, const SequenceState& state, const Input& input,
-                               int64_t first, int64_t count) const {
-  const int64_t bytes = shape_.element_bytes;
-  const TensorView& keys = *input.keys;
+// Bad tokens of a run that begins at `position`.
+void Layer::find_bad(const RowRun& run, int64_t position, std::vector<BadToken>& found) const {
+  const pkv_geometry& g = shape_.geometry;
+  for (int64_t token = 0; token < run.tokens; ++token) {
+    for (int32_t head = 0; head < g.kv_heads; ++head) {
+      const auto is_bad = [&](const std::byte* rows, int64_t head_stride, int64_t token_stride,
+                              int64_t width) {
+        const int64_t at = (head * head_stride + token * token_stride) * shape_.element_bytes;
+        return rows != nullptr && is_bad_row(shape_.desc.dtype, rows + at, width);
+      };
+      if (is_bad(run.keys, run.key_head_stride, run.key_token_stride, g.head_dim) ||
+          is_bad(run.values, run.value_head_stride, run.value_token_stride, g.value_dim)) {
+        found.push_back({position + token, head});
+      }
+    }
+  }
+}
+
+// Rows of `count` tokens behind the sequence's own, unless they lie in the caller's pages already.
+// `bad`: where to list those that are not finite; NULL: nobody looks.
+absl::Status Layer::write_rows(const Stream& stream, int32_t sequence, const Input& input,
+                               int64_t first, int64_t count, std::vector<BadToken>* bad) const {
+  const SequenceState& state = states_[index(sequence)];
   for (int64_t done = 0; done < count;) {
     const RowRun to = run_at(state, state.tokens + done, count - done);
-    RowRun from{};
-    from.tokens = to.tokens;
-    from.keys =
-        static_cast<std::byte*>(keys.origin()) + keys.element_offset(first + done, 0, 0) * bytes;
-    from.key_token_stride = keys.stride(0);
-    from.key_head_stride = keys.stride(1);
-    if (input.values != nullptr) {
-      const TensorView& values = *input.values;
-      from.values = static_cast<std::byte*>(values.origin()) +
-                    values.element_offset(first + done, 0, 0) * bytes;
-      from.value_token_stride = values.stride(0);
-      from.value_head_stride = values.stride(1);
-    }
-    PKV_RETURN_IF_ERROR(copy_run(stream, from, to));
+    if (input.keys != nullptr) PKV_RETURN_IF_ERROR(copy_in(stream, input, first + done, to));
+    if (bad != nullptr) find_bad(to, state.tokens + done, *bad);
     done += to.tokens;
   }
-  return absl::OkStatus();
+  const bool keeps = input.keeps_bad || shape_.codec_options.isolate;
+  if (bad == nullptr || bad->empty() || keeps) return absl::OkStatus();
+  const auto [position, head] = bad->front();
+  const RowRun run = run_at(state, position, 1);
+  const std::byte* key = run.keys + head * run.key_head_stride * shape_.element_bytes;
+  const bool is_key = is_bad_row(shape_.desc.dtype, key, shape_.geometry.head_dim);
+  return absl::InvalidArgumentError(
+      str_cat(is_key ? "key" : "value", " of sequence ", sequence, ", position ", position,
+              ", KV head ", head,
+              " is not finite, accepted: keys and values whose squares have a finite sum (or "
+              "nonfinite=isolate)"));
+}
+
+absl::Status Layer::copy_in(const Stream& stream, const Input& input, int64_t token,
+                            const RowRun& to) const {
+  const int64_t bytes = shape_.element_bytes;
+  const TensorView& keys = *input.keys;
+  RowRun from{};
+  from.tokens = to.tokens;
+  from.keys = static_cast<std::byte*>(keys.origin()) + keys.element_offset(token, 0, 0) * bytes;
+  from.key_token_stride = keys.stride(0);
+  from.key_head_stride = keys.stride(1);
+  if (input.values != nullptr) {
+    const TensorView& values = *input.values;
+    from.values =
+        static_cast<std::byte*>(values.origin()) + values.element_offset(token, 0, 0) * bytes;
+    from.value_token_stride = values.stride(0);
+    from.value_head_stride = values.stride(1);
+  }
+  return copy_run(stream, from, to);
 }
 
 }  // namespace pkv

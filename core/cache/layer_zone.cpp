@@ -187,6 +187,9 @@ absl::Status Layer::run_advance(const Stream& stream, int32_t sequence, Advance&
 absl::Status Layer::append(const Stream& stream, const Input& input) {
   const auto batch = input.sequences.size();
   std::vector<Advance> advances(batch);
+  std::vector<std::vector<BadToken>> bad(batch);
+  // Only host memory can be looked at without waiting for a device.
+  const bool looks = shape_.device->info().device_type == PKV_DEVICE_CPU;
   const auto prepare = [&]() -> absl::Status {
     int64_t first = 0;
     for (std::size_t i = 0; i < batch; ++i) {
@@ -195,9 +198,10 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
       const int64_t count = input.counts[i];
       if (input.keys != nullptr) {
         PKV_RETURN_IF_ERROR(take_rows(stream, sequence, state.tokens + count));
-        if (!is_on_device()) {
-          PKV_RETURN_IF_ERROR(write_rows(stream, state, input, first, count));
-        }
+      }
+      if (!is_on_device()) {
+        PKV_RETURN_IF_ERROR(
+            write_rows(stream, sequence, input, first, count, looks ? &bad[i] : nullptr));
       }
       if (input.queries != nullptr && is_sparse()) {
         PKV_RETURN_IF_ERROR(keep_queries(stream, sequence, *input.queries, first, count));
@@ -208,6 +212,15 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
       for (std::size_t i = 0; i < batch; ++i) coming_[index(input.sequences[i])] = input.counts[i];
       PKV_RETURN_IF_ERROR(settle(stream));
       PKV_RETURN_IF_ERROR(place(stream, input));
+    }
+    if (is_on_device() && looks) {  // a device of host memory: that of tests
+      PKV_RETURN_IF_ERROR(stream.sync());
+      Input placed = input;
+      placed.keys = nullptr;
+      for (std::size_t i = 0; i < batch; ++i) {
+        PKV_RETURN_IF_ERROR(
+            write_rows(stream, input.sequences[i], placed, 0, input.counts[i], &bad[i]));
+      }
     }
     if (shape_.desc.deferred != 0) return absl::OkStatus();
     for (std::size_t i = 0; i < batch; ++i) {
@@ -229,12 +242,13 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
     if (is_on_device()) coming_[index(input.sequences[i])] = 0;
     if (status.ok()) {
       state.tokens += input.counts[i];
+      state.bad.insert(state.bad.end(), bad[i].begin(), bad[i].end());
       continue;
     }
     if (i < done) forget_zone(stream, input.sequences[i]);
     trim(input.sequences[i]);
   }
-  ++stamp_;
+  if (status.ok() || done > 0) ++stamp_;
   return status;
 }
 

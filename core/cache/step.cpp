@@ -49,6 +49,10 @@ absl::Status run_step(const CacheShape& shape, CachePools& pools, Layer& layer,
   if (layer.is_on_device()) {
     const StepNumbers numbers = step.numbers_on_device(scratch.data());
     PKV_RETURN_IF_ERROR(enqueue_numbers(layer, stream, call, extents, numbers));
+    if (!call.without_dense.empty()) {  // where the host reads rows, so these too
+      PKV_RETURN_IF_ERROR(stream.sync());
+      write_numbers(shape, layer, call, numbers);
+    }
     return step.run(stream, numbers, scratch.data(), sink_logits);
   }
   PKV_ASSIGN_OR_RETURN(std::byte * memory,

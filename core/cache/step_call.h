@@ -18,6 +18,8 @@ struct StepCall {
   float* lse;
   bool is_exact;
   const pkv_cache_hits* hits;  // NULL: not wanted
+  // By sequence; empty: none. Attends to the zone alone: dense_gaps.h.
+  std::span<const uint8_t> without_dense;
   bool appends;      // the batch's tokens are new: the device's lengths do not count them yet
   bool is_captured;  // lengths are those of each launch, up to what is reserved
 };

@@ -47,7 +47,11 @@ void for_each_entry(const CacheShape& shape, const Layer& layer, const StepCall&
     const int64_t count = call.counts[i];
     const int64_t begin = layer.state(call.sequences[i]).tokens - count;
     for (int64_t t = 0; t < count; ++t) {
-      body(entry_of(shape, layer, call.sequences[i], begin + t, call.is_exact));
+      Entry entry = entry_of(shape, layer, call.sequences[i], begin + t, call.is_exact);
+      if (!call.without_dense.empty() && call.without_dense[i] != 0) {
+        entry.sink_tokens = entry.row_tokens = 0;
+      }
+      body(entry);
     }
   }
 }
@@ -107,7 +111,7 @@ absl::Status enqueue_numbers(Layer& layer, const Stream& stream, const StepCall&
   pkv_advance_args args{};
   args.uses_records = layer.is_sparse() && !call.is_exact ? 1 : 0;
   args.most_keys = extents.keys;
-  args.most_rows = extents.rows;
+  args.most_rows = call.without_dense.empty() ? extents.rows : INT64_MAX;
   args.out_sequences = numbers.sequences;
   args.out_sets = numbers.sets;
   args.keys = numbers.lengths;

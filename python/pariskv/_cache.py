@@ -34,7 +34,7 @@ class Cache(Handle):
     dtype: of K and V rows: "float32", "float16", "bfloat16", or a dtype of numpy or torch.
     policies: per layer "sparse", "dense", or the tokens of a sliding window; None: all sparse.
     Further shape: sequences (1), capacity, max_bytes, sink (128), local (512), interval (512),
-    dense_below (1024), page_tokens (512), rows_memory ("host", "device"), fit_positions (256),
+    dense_below (1024), page_tokens (512), rows_memory ("host", "device"), fit_positions (128),
     refits, deferred, soft_cap, sink_logits [hq]; docs/cache.md says what they mean.
     Every other name is an option of the config (`pariskv.options()`): k, candidates, tail, .. .
 

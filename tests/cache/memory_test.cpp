@@ -1,6 +1,13 @@
 // Cases of tests/scenarios/scenarios.txt, area memory: what a cache says it holds, and that it
 // holds no more as it goes on.
+#if defined(__linux__)
+#include <malloc.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tests/cache/fixture.h"
 
@@ -159,6 +166,83 @@ TEST_CASE("memory: what is reserved is not allocated again") {
   CHECK(world.length(0, a) == 600);
   CHECK(world.stats().allocated_bytes == allocated);
   CHECK(world.usage().scratch == scratch);
+}
+
+// Bytes that the program's heap has given out. 0 where the C library does not tell.
+std::size_t heap_bytes() {
+#if defined(__GLIBC__)
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+#else
+  return 0;
+#endif
+}
+
+TEST_CASE("memory: eight rows of a million keys keep to the scratch that was stated") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int64_t kKeys = 50000;
+#else
+  constexpr int64_t kKeys = 1000000;
+#endif
+  constexpr int64_t kRows = 8, kDim = 8, kGroup = 4, kHits = 2048, kGuard = 4096;
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "2048"}, {"tail", "drop"}};
+  shape.v_source = PKV_V_SOURCE_NONE;
+  shape.head_dim = shape.value_dim = kDim;
+  const Config config = config_of(shape);
+  std::vector<float> keys(static_cast<std::size_t>(kKeys * kDim));
+  uint32_t word = 1;
+  for (float& key : keys) {
+    word = word * 1664525 + 1013904223;
+    key = static_cast<float>(word >> 8) * 0x1p-24F - 0.5F;
+  }
+  const int64_t key_shape[] = {1, kKeys, kDim};
+  pkv_tensor tensor{};
+  tensor.data = keys.data();
+  tensor.device_type = PKV_DEVICE_CPU;
+  tensor.ndim = 3;
+  tensor.dtype = PKV_DTYPE_F32;
+  tensor.shape = key_shape;
+  pkv_codec* codec = nullptr;
+  check(pkv_codec_fit_sync(machine.device.get(), machine.stream.get(), config.get(), &tensor,
+                           nullptr, nullptr, &codec));
+  pkv_index* index = nullptr;
+  check(pkv_index_create(machine.device.get(), codec, kRows, kKeys, &index));
+  for (int32_t row = 0; row < kRows; ++row) {
+    check(pkv_index_append(index, machine.stream.get(), row, &tensor, nullptr));
+  }
+  auto desc = filled<pkv_plan_desc, pkv_plan_desc_init>();
+  desc.batch = kRows;
+  desc.query_heads = kGroup;
+  pkv_plan* plan = nullptr;
+  check(pkv_plan_create(index, config.get(), &desc, &plan));
+  int64_t stated = 0;
+  check(pkv_plan_scratch_bytes(plan, &stated));
+  // Votes of all rows at once are all that may grow with rows times keys.
+  CHECK(stated <= kRows * kKeys * int64_t{sizeof(float)} + (int64_t{64} << 20));
+  std::vector<unsigned char> memory(static_cast<std::size_t>(stated + kGuard + 256), 0xa5);
+  const auto begin = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
+  auto* scratch = reinterpret_cast<unsigned char*>(begin);
+  std::vector<int32_t> positions(static_cast<std::size_t>(kRows * kHits)), counts(kRows);
+  auto hits = filled<pkv_hits, pkv_hits_init>();
+  hits.positions = positions.data();
+  hits.counts = counts.data();
+  const int64_t query_shape[] = {kRows, kGroup, kDim};
+  pkv_tensor query = tensor;
+  query.shape = query_shape;
+  check(pkv_retrieve(plan, machine.stream.get(), &query, scratch, &hits));  // threads start
+  const std::size_t before = heap_bytes();
+  for (int i = 0; i < 5; ++i) {
+    check(pkv_retrieve(plan, machine.stream.get(), &query, scratch, &hits));
+    CHECK(heap_bytes() == before);
+  }
+  CHECK(std::all_of(scratch + stated, scratch + stated + kGuard,
+                    [](unsigned char byte) { return byte == 0xa5; }));
+  for (const int32_t count : counts) CHECK(count == kHits);
+  pkv_plan_destroy(plan);
+  pkv_index_destroy(index);
+  pkv_codec_destroy(codec);
 }
 
 TEST_CASE("memory: what cannot be had is refused with the bytes, and the cache goes on") {

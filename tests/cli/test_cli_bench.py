@@ -329,3 +329,14 @@ def test_progress_is_for_terminals(cli):
 def test_it_needs_no_arguments_no_files_and_no_gpu(cli):
     lines = cli("bench").succeeds().out.splitlines()
     assert {line.split()[0] for line in lines[2:]} >= {"step", "full_attention", "encode"}
+
+
+def test_a_row_cache_finds_nothing_where_rows_are_read_in_place(bench):
+    whole = bench("--stages", "step", "--row-cache", "64", "--json").succeeds().json
+    step = whole["results"][-1]
+    assert list(step) == [*FIELDS, "row_cache", "repeats"]
+    assert (step["stage"], step["row_cache"], step["repeats"]) == ("step", 64, 0.0)
+
+
+def test_a_row_cache_is_for_steps(bench):
+    bench("--stages", "vote", "--row-cache", "64").refuses(2, "--row-cache=64", "step")

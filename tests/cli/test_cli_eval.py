@@ -251,14 +251,40 @@ def test_decode_is_as_good_as_a_codec_fitted_at_each_step(cli, path):
     for figure in ("candidate_recall", "recall"):
         assert abs(results["default"][figure] - results["fresh"][figure]) <= 0.03
     assert results["default"]["error"] < 0.3
+    for drifted, fresh in zip(results["default"]["windows"], results["fresh"]["windows"]):
+        assert abs(drifted["candidate_recall"] - fresh["candidate_recall"]) <= 0.05  # few queries
+
+
+def test_decode_tells_figures_over_time(cli, trace):
+    path, tensors = trace
+    arguments = (*ARGUMENTS, "--decode", "--prefill", 200, "--window", 150, "--methods",
+                 "default,exact")  # fmt: skip
+    results = cli("eval", path, "--json", *arguments).succeeds().json["results"]
+    positions = np.sort(tensors["q_pos"][FIT:]).astype(int)
+    numbers, counts = np.unique((positions - 200) // 150, return_counts=True)
+    assert len(numbers) > 1
+    for entry in results:
+        assert list(entry) == [*FIELDS, "windows"]
+        windows = entry["windows"]
+        assert [w["begin"] for w in windows] == [200 + 150 * n for n in numbers]
+        assert [w["end"] for w in windows] == [350 + 150 * n for n in numbers]
+        assert [w["queries"] for w in windows] == counts.tolist()
+        for figure in ("candidate_recall", "recall", "error"):
+            means = [w[figure] for w in windows if w[figure] is not None]
+            weights = [w["queries"] for w in windows if w[figure] is not None]
+            assert np.average(means, weights=weights) == pytest.approx(entry[figure], abs=1e-12)
+    table = cli("eval", path, *arguments).succeeds().out
+    assert f"{200 + 150 * numbers[0]} - {350 + 150 * numbers[0]}" in table
 
 
 @pytest.mark.parametrize(
     "options, text",
     [
         (("--prefill", 5), "--prefill=5: applies with --decode"),
+        (("--window", 5), "--window=5: applies with --decode"),
+        (("--decode", "--window", 0), "--window=0"),
         (("--decode", "--prefill", 4000), "--prefill=4000: accepted are 0.."),
     ],
 )
-def test_prefill_is_refused_without_decode_and_beyond_the_queries(cli, trace, options, text):
+def test_prefill_and_window_are_refused_without_decode_and_out_of_range(cli, trace, options, text):
     cli("eval", trace[0], "--json", *ARGUMENTS, *options).refuses(2, text)

@@ -29,6 +29,7 @@ struct SelectShape {
 //   some_nan, all_nan, infinite   (-inf, and one +inf)   | few_finite  the others -inf
 //   low          all below the lowest f16          | ends   the best at both ends
 //   winners      100 above all the others, which are equal
+//   far_half     the best in places 32 .. 63 of each 64: the far half of a group of 64 lanes
 std::vector<float> vote_row(Random& random, std::string_view kind, int64_t n) {
   std::vector<float> votes(static_cast<size_t>(n));
   for (size_t i = 0; i < votes.size(); ++i) {
@@ -46,6 +47,7 @@ std::vector<float> vote_row(Random& random, std::string_view kind, int64_t n) {
     if (kind == "few_finite") vote = position % 17 == 5 ? 1.0F : -kInfinity;
     if (kind == "low") vote = -7e4F - 1e5F * random.uniform();
     if (kind == "ends") vote = position < 2 || position >= n - 2 ? 1.0F : 0.0F;
+    if (kind == "far_half") vote = position % 64 < 32 ? -1.0F : static_cast<float>(random.below(3));
     if (kind == "winners") vote = (position * 83) % n < 100 ? 2.0F : 1.0F;
   }
   return votes;
@@ -134,6 +136,9 @@ void add_select_cases(Cases& cases) {
   for (const char* votes : {"close", "zeros", "all_nan", "infinite", "few_finite", "low", "ends"}) {
     add(cases, {.b = 3, .h = 2, .n = 257, .votes = votes});
     add(cases, {.n = 4097, .ppm = 100000, .k = 100, .votes = votes});
+  }
+  for (const int64_t n : {64, 640, 20000}) {
+    add(cases, {.b = 3, .h = 2, .n = n, .ppm = 500000, .votes = "far_half"});
   }
   add_counts(cases);
   for (const int32_t b : kBatches) {

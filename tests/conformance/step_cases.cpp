@@ -173,6 +173,7 @@ void add_step_cases(Cases& cases) {
          .vote = PKV_VOTE_TIER},
         paper());
   }
+  add(cases, "default", {.d = 96, .h = 2, .G = 2, .b = 3, .n = 500}, Options());
   for (const int64_t n : {0, 1, 33, 257}) {
     add(cases, "default", {.d = 64, .h = 2, .G = 2, .b = 3, .n = n}, Options());
   }

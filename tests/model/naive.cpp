@@ -76,7 +76,7 @@ void Naive::grow_zone(int32_t layer, NaiveLayer& state) const {
     if (is_imported(layer)) continue;
     const bool is_due = state.fits.empty()
                             ? state.zone >= shape_.dense_below
-                            : shape_.refits != 0 && 4 * state.zone >= 5 * state.fits.back().zone;
+                            : shape_.refits != 0 && 8 * state.zone >= 9 * state.fits.back().zone;
     if (is_due) state.fits.push_back({state.zone, false, true, {}});
   }
 }
@@ -151,7 +151,7 @@ pkv_cache_regions Naive::regions(int32_t layer, int32_t sequence) const {
       shape_.is_sparse(layer) && !is_imported(layer) && (state.fits.empty() || shape_.refits != 0);
   if (is_fitted_later) {
     int64_t next = 0;
-    while (state.fits.empty() ? next < shape_.dense_below : 4 * next < 5 * out.fit_length) {
+    while (state.fits.empty() ? next < shape_.dense_below : 8 * next < 9 * out.fit_length) {
       next += shape_.interval;
     }
     out.next_fit = next;

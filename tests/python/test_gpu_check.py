@@ -111,7 +111,8 @@ def fake(tmp_path):
             self.program("pkv-conformance", CONFORMANCE.format(bad=bad))
 
         def run(self, *options):
-            words = ["--backend", "fake", "--prefix", self.prefix, self.folder, *options]
+            words = ["--backend", "fake", "--prefix", self.prefix, self.folder, "--row-cache", 0]
+            words += options
             return gpu_check.main([str(word) for word in words])
 
         def result(self, part):
@@ -150,6 +151,30 @@ def test_all_parts_in_order_with_a_table_last(fake, capsys):
     assert shapes == [["1", "64", "0.1"], ["1", "128", "0.1"], ["2", "32", "0.1"]]
     assert fake.result("bench")["results"] == [ROW] * 3
     assert len(fake.result("bench")["commands"]) == 3
+
+
+def test_every_step_comes_once_more_with_a_row_cache(fake, capsys):
+    fake.pariskv(rows=[{**ROW, "row_cache": 64, "repeats": 0.58}])
+    fake.run(
+        "--parts", "bench", "--n", 64, "--batches", "", "--candidates", "0.1", "--row-cache", 64
+    )
+    runs = [words for words in fake.commands() if "step" in words]
+    assert ["--row-cache" in words for words in runs] == [False, True]
+    assert "58% from a row cache" in table(capsys)
+
+
+def test_random_shapes_and_faults_are_judged(fake):
+    assert fake.run("--parts", "random,faults", "--random", 70, "--seed", 5, "--shards", 2) == 0
+    shards = [words for words in fake.commands() if "--random" in words]
+    assert len(shards) == 2
+    assert all(words[words.index("--random") + 1] == "70" for words in shards)
+    assert all(words[words.index("--seed") + 1] == "5" for words in shards)
+    assert fake.result("random")["passed"] == 4
+    assert fake.result("faults")["passed"]
+    fake.conformance(vote_a="failed")
+    assert fake.run("--parts", "random", "--shards", 2) == 1
+    fake.program("pkv-conformance", "sys.exit(1)")
+    assert fake.run("--parts", "faults") == 1
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8])

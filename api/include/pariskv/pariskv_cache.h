@@ -13,8 +13,8 @@
  * and the zone's length is interval * floor(max(0, tokens - sink - local) / interval). Sink and
  * tail are attended in full. While the zone is shorter than desc.dense_below it is attended in full
  * too; at the first length that is not, a codec is fitted to it and its keys are encoded. From then
- * on the codec is fitted anew, and the zone encoded anew, each time the zone has grown by a
- * quarter: at the first length z, a multiple of interval, with 4 z >= 5 (length of the last fit). A
+ * on the codec is fitted anew, and the zone encoded anew, each time the zone has grown by an
+ * eighth: at the first length z, a multiple of interval, with 8 z >= 9 (length of the last fit). A
  * fit at length z uses all keys of the zone and the queries that were passed for the last
  * fit_positions positions before sink + z + local, the number of tokens that makes the zone so
  * long. What a sequence answers is a function of its tokens, lengths and passed queries alone,
@@ -86,8 +86,8 @@ typedef struct pkv_cache_desc {
   int64_t dense_below;   /* 1 .. 2^31-1; default 1,024 */
   int64_t page_tokens;   /* a power of two, 64 .. 65,536; default 512 */
   int32_t rows_memory;   /* PKV_ALLOC_HOST (default) or PKV_ALLOC_DEVICE: where K and V rows lie */
-  int32_t fit_positions; /* positions whose queries a fit uses, 0 .. 4,096; default 256 */
-  int32_t refits;        /* 1 (default): as the zone grows by a quarter; 0: the first fit stands */
+  int32_t fit_positions; /* positions whose queries a fit uses, 0 .. 4,096; default 128 */
+  int32_t refits;        /* 1 (default): as the zone grows by an eighth; 0: the first fit stands */
   int32_t deferred;      /* 1: appends leave encoding and fits to pkv_cache_flush; default 0 */
   float soft_cap;        /* logits become soft_cap * tanh(logit / soft_cap); 0 (default): none */
   int32_t reserved;      /* 0 */
@@ -189,10 +189,10 @@ PKV_API pkv_status pkv_cache_batch_init(pkv_cache_batch *batch, size_t struct_si
  *   values   [n, h, dv]; NULL with v_source none; with k_prefix NULL, since the keys have them
  *   queries  [n, hq, d] f32, f16 or bf16, the same dtype in every call; optional (NULL): fits do
  *            without. Only those of the last fit_positions positions before a fit are kept.
- * A key or value whose squares have no finite sum is refused with PKV_INVALID_ARGUMENT that names
- * sequence, position and KV head (backends on the CPU, option nonfinite = refuse), else its record
- * is isolated once it is encoded. PKV_RESOURCE_EXHAUSTED: past the capacity, or no room for pages
- * (need and room named); a count above the capacity is PKV_INVALID_ARGUMENT. */
+ * Rows whose squares have no finite sum: backends on the CPU refuse them (PKV_INVALID_ARGUMENT
+ * names sequence, position, KV head); with nonfinite = isolate that KV head never attends to them;
+ * others isolate the record once it is encoded. PKV_RESOURCE_EXHAUSTED: past the capacity, or no
+ * room for pages (need and room named); a count above the capacity is PKV_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_cache_append(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                     const pkv_cache_batch *batch, const pkv_tensor *keys,
                                     const pkv_tensor *values, const pkv_tensor *queries);
@@ -302,7 +302,7 @@ PKV_API pkv_status pkv_merge(pkv_stream *stream, int32_t count, const pkv_tensor
 /* ---- Codecs ------------------------------------------------------------------------- */
 
 /* Fits at the zone's present length and encodes the zone anew. queries [m, hq, d], optional: NULL
- * fits to keys alone. The next fit is due when the zone has grown by a quarter from here;
+ * fits to keys alone. The next fit is due when the zone has grown by an eighth from here;
  * truncating the zone below this length forgets it. A fit at this very length is replaced.
  * PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is not sparse, or has an imported
  * codec. */
@@ -401,7 +401,7 @@ PKV_API pkv_status pkv_cache_blocks_init(pkv_cache_blocks *blocks, size_t struct
  * their pages lie now. `queries` [n, hq, d] of the new tokens, optional.
  * PKV_INVALID_ARGUMENT: last_page (names sequence, value, page size), a sequence that got shorter
  * (truncate first); PKV_OUT_OF_RANGE: a page id (names it and the pool's size). Nothing is read
- * then. */
+ * then. Rows that are not finite: as pkv_cache_append. */
 PKV_API pkv_status pkv_cache_append_pages(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                           const pkv_cache_blocks *blocks,
                                           const pkv_tensor *queries);

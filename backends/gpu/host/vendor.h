@@ -20,6 +20,16 @@ struct VendorDevice {
 };
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
+inline pkv_status open_vendor(const pkv_host* /*host*/, int /*ordinal*/, VendorDevice& /*device*/) {
+  return PKV_OK;
+}
+inline gpuError_t alloc_memory(const VendorDevice& /*device*/, bool is_host, void** out,
+                               std::size_t bytes) {
+  return is_host ? gpu_host_alloc(out, bytes) : gpuMalloc(out, bytes);
+}
+inline gpuError_t free_memory(const VendorDevice& /*device*/, bool is_host, void* data) {
+  return is_host ? gpu_host_free(data) : gpuFree(data);
+}
 gpuError_t create_stream(VendorDevice& device, gpuStream_t* out);
 bool wrap_stream(VendorDevice& device, uintptr_t native, gpuStream_t* out, bool* is_owned);
 // lanes = 32 | 64, seed = 0 .., streams and graph (work.h).

@@ -116,7 +116,7 @@ TEST_CASE("refit: on request the zone has a codec of its own, and truncation for
   REQUIRE_OK(pkv_cache_refit(world.cache(), world.stream(), 0, sequence, &view));
   const pkv_cache_regions refitted = world.regions(sequence);
   CHECK(refitted.fit_length == refitted.zone);
-  CHECK(4 * refitted.next_fit >= 5 * refitted.zone);
+  CHECK(8 * refitted.next_fit >= 9 * refitted.zone);
   world.truncate(sequence, 460);
   CHECK(world.state(sequence) == before);
   CHECK(world.regions(sequence).fit_length == regions.fit_length);

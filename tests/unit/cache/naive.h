@@ -31,7 +31,7 @@ class Naive {
   // What attend says for the last `count` tokens of a sequence of these, all of which came with
   // queries (or none did).
   Answer attend(const std::vector<uint64_t>& ids, int64_t count, bool with_queries = true);
-  // Softmax over everything, in double.
+  // Softmax over everything but bad tokens, in double.
   Answer full(const std::vector<uint64_t>& ids, int64_t count) const;
   // The codec that a sequence of these has. NULL: none.
   pkv_codec* codec(const std::vector<uint64_t>& ids, bool with_queries = true);

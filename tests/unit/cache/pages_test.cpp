@@ -138,5 +138,37 @@ TEST_CASE("pages: a wrong page, last page or size is refused and nothing is read
   CHECK(world.state(sequence) == before);
 }
 
+TEST_CASE("pages: a row that is not finite is refused by position, or left out") {
+  std::vector<uint64_t> ids = ids_from(40, 150);
+  ids[3] |= kNanKey;
+  ids[140] |= kInfiniteValue;
+  for (const bool is_isolated : {false, true}) {
+    Shape shape;
+    shape.options = {{"k", "2000"}, {"candidates", "1"}};
+    if (is_isolated) shape.options.emplace_back("nonfinite", "isolate");
+    Pool pool(shape, PKV_LAYOUT_NHD, 8, 40);
+    World world(shape);
+    const Naive naive(world);
+    const pkv_cache_pool desc = pool.desc();
+    REQUIRE_OK(pkv_cache_bind_pool(world.cache(), 0, &desc));
+    const int32_t sequence = world.add();
+    for (std::size_t i = 0; i < ids.size(); ++i) pool.write(static_cast<int64_t>(i), ids[i]);
+    if (!is_isolated) {
+      CHECK_REFUSED(pool.append(world, sequence, 150, ids), PKV_INVALID_ARGUMENT,
+                    "position 3, KV head 0");
+      CHECK(world.length(sequence) == 0);
+      REQUIRE_OK(pool.append(world, sequence, 3, {ids.begin(), ids.begin() + 3}));
+      CHECK(world.length(sequence) == 3);
+      continue;
+    }
+    REQUIRE_OK(pool.append(world, sequence, 150, ids));
+    const Answer wanted = naive.full(ids, 2);
+    Answer got = world.attend(sequence, {ids.end() - 2, ids.end()});
+    got.positions = wanted.positions;
+    got.counts = wanted.counts;
+    check_close(got, wanted, 2e-5);
+  }
+}
+
 }  // namespace
 }  // namespace pkv::test

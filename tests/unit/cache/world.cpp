@@ -1,6 +1,7 @@
 #include "tests/unit/cache/world.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace pkv::test {
 namespace {
@@ -23,12 +24,20 @@ float normal(uint64_t seed) {  // the sum of four uniforms, scaled to variance 1
 }  // namespace
 
 void fill_token(uint64_t id, Role role, int32_t head, int32_t d, float* out) {
+  const bool is_key = role == Role::kKey && head == 0;
+  const bool is_nan = is_key && (id & kNanKey) != 0;
+  const bool is_infinite = role == Role::kValue && head == 1 && (id & kInfiniteValue) != 0;
+  const bool is_huge = is_key && (id & kHugeKey) != 0;
+  id &= ~(kNanKey | kInfiniteValue | kHugeKey);
   const Role drawn = role == Role::kDeviation ? Role::kKey : role;
   const uint64_t seed = mixed(id * 8 + static_cast<uint64_t>(drawn)) + static_cast<uint64_t>(head);
   for (int32_t j = 0; j < d; ++j) {
     out[j] = normal(mixed(mixed(seed) + static_cast<uint64_t>(j)));
     if (role == Role::kKey) out[j] += 2 * normal(mixed(static_cast<uint64_t>(1000 * head + j)));
   }
+  if (is_nan) out[d / 2] = std::numeric_limits<float>::quiet_NaN();
+  if (is_infinite) out[d - 1] = -std::numeric_limits<float>::infinity();
+  if (is_huge) std::fill_n(out, d, 1e25F);
 }
 
 Tensor tokens_of(const std::vector<uint64_t>& ids, Role role, int32_t heads, int32_t d) {

@@ -78,6 +78,11 @@ class Tensor {
 };
 
 enum class Role : uint32_t { kKey = 1, kValue = 2, kQuery = 3, kDeviation = 4 };
+// In an id: the token has a NaN in the key of KV head 0, an infinity in the value of KV head 1, a
+// key of KV head 0 whose squares have no finite sum.
+constexpr uint64_t kNanKey = uint64_t{1} << 60;
+constexpr uint64_t kInfiniteValue = uint64_t{1} << 61;
+constexpr uint64_t kHugeKey = uint64_t{1} << 62;
 // The vector of one head of token `id`: about normal, keys around a common centre (kDeviation:
 // from it).
 void fill_token(uint64_t id, Role role, int32_t head, int32_t d, float* out);

@@ -96,6 +96,17 @@ TEST_CASE("lanes: groups go their own ways") {
   }
 }
 
+TEST_CASE("lanes: 64 ones of 64 threads are 64, on groups of 32 and of 64 lanes") {
+  for (const auto& machine : kMachines) {
+    int32_t sum = 0;
+    CHECK(run_kernel(machine, {.threads = 64}, [&] {
+            const int32_t ones = LaneGroup<32>::sum(1);
+            if (LaneGroup<32>::rank() == 0) atomic_add(&sum, ones);
+          }) == "");
+    CHECK(sum == 64);
+  }
+}
+
 TEST_CASE("lanes: a ballot of the hardware has bits of others, which a group does not see") {
   bool has_noise = false;
   for (const auto& machine : kMachines) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Kernels know no vendor: conditions on one stand in three files of backends/gpu and in the folders
 of the vendors. docs/decisions/0010-gpu-source.md. Nor do they count bits by the standard library:
-nvcc 13 turns std::countr_zero into a constant in device code, without a warning.
+nvcc 13 turns std::countr_zero into a constant in device code, without a warning. HIP's runtime is
+called by gpu_rt.h alone, which has what differs between its releases.
 """
 
 import re
@@ -35,6 +36,17 @@ def counts_of_bits(path):
             yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
 
 
+def hip_calls():
+    """Calls of HIP's runtime in its own folder: gpu_rt.h has them all, emu aside."""
+    for path in sorted((ROOT / "backends/hip").iterdir()):
+        if path.suffix not in (".h", ".cu", ".cpp"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            code = re.sub(r'"[^"]*"', "", line.split("//")[0])
+            if re.search(r"\bhip[A-Z]\w+", code):
+                yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+
+
 def main():
     known = [path for path in sources() if path.name in MAY]
     if len(known) != len(MAY) or not all(list(names_of_vendors(path)) for path in known):
@@ -44,6 +56,7 @@ def main():
     shared = sorted((ROOT / "core/format").glob("*.h"))
     kernels = [path for path in sources() if path.name not in MAY]
     found += [text for path in kernels + shared for text in counts_of_bits(path)]
+    found += hip_calls()
     print("\n".join(found))
     print(f"{len(sources())} files, {len(found)} lines that name a vendor or count bits")
     sys.exit(bool(found))

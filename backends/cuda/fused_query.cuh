@@ -1,0 +1,153 @@
+// Query preparation inside the fused step: every block makes what it needs of its row.
+// docs/algorithm.md, sections 4.1, 4.2, 4.4 and 6.1. Exact.
+// A warp takes a head, one more their sum.
+#pragma once
+
+#include "backends/cuda/fused_shared.cuh"
+#include "backends/gpu/vote.cuh"
+
+namespace pkv::cuda {
+
+// A vector of a warp: lane r has elements r, r + 32, ..
+template <int kDim>
+struct WarpVector {
+  using Group = LaneGroup<32>;
+  static constexpr int kPerLane = kDim / 32;
+  float x[kPerLane];
+
+  // x[k] = f(k, element)
+  template <class F>
+  PKV_DEVICE void set(const F& f) {
+#pragma unroll
+    for (int k = 0; k < kPerLane; ++k) x[k] = f(k, 32 * k + Group::rank());
+  }
+  // Of any element type, all loads under way at once.
+  PKV_DEVICE void load(pkv_dtype dtype, const std::byte* row) {
+    uint32_t bits[kPerLane];
+    if (dtype == PKV_DTYPE_F32) {
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        bits[k] = reinterpret_cast<const uint32_t*>(row)[32 * k + Group::rank()];
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        bits[k] = reinterpret_cast<const uint16_t*>(row)[32 * k + Group::rank()];
+      }
+    }
+    set([&](int k, int) { return value_of(dtype, bits[k]); });
+  }
+  // FWHT: stages within the lanes, then of a lane.
+  PKV_DEVICE void transform() {
+#pragma unroll
+    for (int bits = 1; bits < 32; bits *= 2) {
+      const float sign = (Group::rank() & bits) != 0 ? -1.0F : 1.0F;
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        // The product is exact, so this is the sum or the difference.
+        x[k] = ffma_rn(x[k], sign, Group::shuffle_xor(x[k], bits));
+      }
+    }
+#pragma unroll
+    for (int H = 1; H < kPerLane; H *= 2) {
+#pragma unroll
+      for (int k = 0; k < kPerLane; ++k) {
+        if ((k & H) != 0) continue;
+        const float difference = fsub_rn(x[k], x[k + H]);
+        x[k] = fadd_rn(x[k], x[k + H]);
+        x[k + H] = difference;
+      }
+    }
+  }
+  // Section 0, of f(k).
+  template <class F>
+  PKV_DEVICE static float fold(const F& f) {
+    float sum = fold_terms<kPerLane>(f);
+#pragma unroll
+    for (int bits = 16; bits >= 1; bits /= 2) sum = fadd_rn(sum, Group::shuffle_xor(sum, bits));
+    return sum;
+  }
+};
+
+// By one warp: q_g, b_g and q'_g of a head of the row; with g = G Q', of all heads' sum.
+template <int kDim>
+PKV_DEVICE void prepare_vector(const FusedArgs& a, const BlockRow& at, int32_t g,
+                               FusedShared<kDim>& shared) {
+  using Vector = WarpVector<kDim>;
+  const int64_t set = a.codec.set(at.entry);
+  const int64_t first = int64_t{at.head} * a.group;
+  const bool is_sum = g == a.group;
+  const float* inv_balance = a.codec.key_row(a.codec.params.inv_balance, set, at.head);
+  const float* center = a.codec.key_row(a.codec.params.center, set, at.head);
+  Vector r;
+  Vector mu;
+  Vector signs;
+  Vector v;
+  r.set([&](int, int j) { return inv_balance[j]; });
+  mu.set([&](int, int j) { return center[j]; });
+  signs.set([&](int, int j) { return a.codec.params.signs_1[j]; });
+  v.load(a.queries.dtype, a.queries.row(at.entry, first + (is_sum ? 0 : g)));
+#pragma unroll 1
+  for (int32_t i = 1; is_sum && i < a.group; ++i) {
+    Vector more;
+    more.load(a.queries.dtype, a.queries.row(at.entry, first + i));
+    v.set([&](int k, int) { return fadd_rn(v.x[k], more.x[k]); });
+  }
+  const float bias = Vector::fold([&](int k) { return fmul_rn(v.x[k], mu.x[k]); });
+  if (!is_sum) {
+    v.set([&](int k, int j) { return shared.raw[g][j] = v.x[k]; });
+  }
+  v.set([&](int k, int) { return fmul_rn(signs.x[k], fmul_rn(v.x[k], r.x[k])); });
+  v.transform();
+  if (a.codec.key_plan.rounds == 2) {
+    const float* signs_2 = a.codec.params.signs_2;
+    v.set([&](int k, int j) { return fmul_rn(signs_2[j], v.x[k]); });
+    v.transform();
+    v.set([&](int k, int) { return fmul_rn(v.x[k], a.codec.key_plan.block_scale); });
+  }
+  const bool is_good = is_finite(Vector::fold([&](int k) { return fmul_rn(v.x[k], v.x[k]); }));
+  float* rotated = shared.rotated[is_sum ? kFusedHeads : g];
+  v.set([&](int k, int j) { return rotated[j] = v.x[k]; });
+  if (LaneGroup<32>::rank() != 0) return;
+  if (!is_sum) shared.terms[g].bias = bias;
+  if (!is_good) shared.bad = 1;
+}
+
+// 4.2, by one warp: z, its bit planes, and where the window of votes may begin.
+template <int kDim>
+PKV_DEVICE void prepare_vote(const FusedArgs& a, const BlockRow& at, FusedShared<kDim>& shared) {
+  using Group = LaneGroup<32>;
+  const float* y = shared.rotated[kFusedHeads];
+  const float A = largest_subspace(y, kDim / 8);
+  int32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kDim / 32; ++i) {
+    const int32_t z = graded_integer(y[32 * i + Group::rank()], A);
+    sum += z;
+#pragma unroll
+    for (int p = 0; p < 8; ++p) {
+      const uint32_t plane = Group::ballot(((static_cast<uint32_t>(z) >> p) & 1U) != 0);
+      if (Group::rank() == p) shared.planes[p][i] = plane;
+    }
+  }
+  sum = Group::sum(sum);
+  if (Group::rank() == 0) shared.z_sum = sum;
+}
+
+// All threads; shared.bad is 0 and seen by all. Behind it everything is there.
+template <int kDim>
+PKV_DEVICE void prepare_query(const FusedArgs& a, const BlockRow& at, FusedShared<kDim>& shared) {
+  using Group = LaneGroup<32>;
+  const int warp = Group::index();
+  if (warp <= a.group) prepare_vector(a, at, warp, shared);
+  sync_block();
+  if (warp < a.group) {
+    prepare_scalar_head(kDim, kDim / 32, a.codec.key_plan.gain, shared.rotated[warp],
+                        shared.words[warp], &shared.terms[warp]);
+  } else if (warp == kFusedWarps - 1) {
+    prepare_vote(a, at, shared);
+  }
+  sync_block();
+}
+
+}  // namespace pkv::cuda
