@@ -18,6 +18,7 @@
 #include "core/pipeline/checks.h"
 #include "core/pipeline/page_checks.h"
 #include "core/pipeline/stages.h"
+#include "core/runtime/row_bytes.h"
 #include "pariskv/pariskv_stages.h"
 
 namespace {
@@ -170,8 +171,8 @@ pkv_status pkv_store_row_bytes(pkv_device* device, const pkv_geometry* geometry,
     PKV_REQUIRE(geometry);
     PKV_RETURN_IF_ERROR(pkv::check_geometry(*geometry));
     PKV_RETURN_IF_ERROR(pkv::check_range("capacity", capacity, 0, pkv::format::kMaxTokens));
-    return device->device->call("store_row_bytes", device->device->backend().store_row_bytes,
-                                geometry, capacity, out);
+    PKV_ASSIGN_OR_RETURN(*out, pkv::store_row_bytes(*device->device, *geometry, capacity));
+    return absl::OkStatus();
   });
 }
 

@@ -13,6 +13,7 @@
 #include "core/format/pages.h"
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
+#include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
@@ -124,8 +125,7 @@ absl::Status CacheShape::set_sizes() {
   PKV_ASSIGN_OR_RETURN(row_page_bytes, rows(desc.page_tokens));
   sink_page_bytes = padded(sink_page_bytes);
   row_page_bytes = padded(row_page_bytes);
-  PKV_RETURN_IF_ERROR(device->call("store_row_bytes", device->backend().store_row_bytes, &geometry,
-                                   desc.page_tokens, &record_row_bytes));
+  PKV_ASSIGN_OR_RETURN(record_row_bytes, store_row_bytes(*device, geometry, desc.page_tokens));
   value_sum_bytes = h * geometry.value_dim * int64_t{sizeof(double)};
   good_count_bytes = h * int64_t{sizeof(int64_t)};
   occupancy_bytes = geometry.vote == PKV_VOTE_TIER

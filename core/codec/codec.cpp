@@ -17,6 +17,7 @@
 #include "core/format/element.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/stages.h"
+#include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
@@ -220,9 +221,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::create(std::shared_ptr<const
                                                            CodecParams numbers,
                                                            const CodecOptions& options) {
   // A backend that does not know this geometry says so here, not at the first append.
-  int64_t row_bytes = 0;
-  PKV_RETURN_IF_ERROR(device->call("store_row_bytes", device->backend().store_row_bytes,
-                                   &numbers.geometry(), int64_t{1}, &row_bytes));
+  PKV_RETURN_IF_ERROR(store_row_bytes(*device, numbers.geometry(), 1).status());
   std::shared_ptr<Codec> codec(new Codec(std::move(device), std::move(numbers), options));
   PKV_RETURN_IF_ERROR(codec->upload());
   return std::shared_ptr<const Codec>(std::move(codec));

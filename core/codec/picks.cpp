@@ -13,6 +13,7 @@
 #include "core/pipeline/checks.h"
 #include "core/pipeline/stages.h"
 #include "core/runtime/buffer.h"
+#include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
@@ -69,9 +70,7 @@ class Zone {
     const int64_t n = keys.extent(1);
     pkv_store store{};
     store.capacity = n;
-    PKV_RETURN_IF_ERROR(stream.device()->call("store_row_bytes",
-                                              stream.device()->backend().store_row_bytes,
-                                              &codec->geometry(), n, &store.row_bytes));
+    PKV_ASSIGN_OR_RETURN(store.row_bytes, store_row_bytes(*stream.device(), codec->geometry(), n));
     PKV_ASSIGN_OR_RETURN(auto records,
                          Array<std::byte>::create(stream, "picking: key records",
                                                   {{"kv_heads", codec->geometry().kv_heads},

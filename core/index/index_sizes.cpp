@@ -10,6 +10,7 @@
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/run_stage.h"
+#include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
@@ -78,8 +79,7 @@ absl::StatusOr<IndexSizes> IndexSizes::create(const Device& device, const Codec&
   s.sequences = sequences;
   s.capacity = capacity;
   s.chunk_tokens = std::min(capacity, kChunkTokens);
-  PKV_RETURN_IF_ERROR(
-      device.call("store_row_bytes", device.backend().store_row_bytes, &g, capacity, &s.row_bytes));
+  PKV_ASSIGN_OR_RETURN(s.row_bytes, store_row_bytes(device, g, capacity));
   PKV_ASSIGN_OR_RETURN(
       s.rows, checked_product("rows", {{"sequences", sequences}, {"kv_heads", g.kv_heads}}));
   const absl::StatusOr<int64_t> records =

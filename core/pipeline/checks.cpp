@@ -11,6 +11,7 @@
 #include "core/format/pages.h"
 #include "core/format/records.h"
 #include "core/format/rotation.h"
+#include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
@@ -136,9 +137,7 @@ absl::Status check_store(const Device& device, const pkv_geometry& geometry,
     }
     PKV_RETURN_IF_ERROR(check_range("store.capacity", store.capacity, 0, format::kMaxTokens));
   }
-  int64_t row_bytes = 0;
-  PKV_RETURN_IF_ERROR(device.call("store_row_bytes", device.backend().store_row_bytes, &geometry,
-                                  store.capacity, &row_bytes));
+  PKV_ASSIGN_OR_RETURN(const int64_t row_bytes, store_row_bytes(device, geometry, store.capacity));
   if (store.row_bytes == row_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(str_cat("store.row_bytes=", store.row_bytes, ", accepted: ",
                                             row_bytes, " for capacity=", store.capacity));

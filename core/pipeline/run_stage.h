@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,17 +38,31 @@ absl::Status check_parts_fit(const Device& device, std::string_view what, const 
                                               "; accepted: parts of max_tokens=", max_tokens));
 }
 
+// Scratch of a stage with a guard behind it: shows that a backend uses more than it asked for.
+class GuardedScratch {
+ public:
+  static absl::StatusOr<GuardedScratch> create(const Stream& stream, int64_t bytes);
+  void* data() const { return buffer_.data(); }
+  // INTERNAL if the guard was written. Waits.
+  absl::Status check(const Stream& stream, std::string_view what) const;
+
+ private:
+  GuardedScratch(Buffer buffer, int64_t bytes) : buffer_(std::move(buffer)), bytes_(bytes) {}
+
+  Buffer buffer_;  // null for no bytes: then there is no guard either
+  int64_t bytes_;
+};
+
 // `args` have been checked.
 template <class Slots, class Args>
 absl::Status run_stage_sync(const Stream& stream, std::string_view what, const Slots& slots,
                             const Args& args) {
   const Device& device = *stream.device();
   PKV_ASSIGN_OR_RETURN(const int64_t bytes, stage_scratch_bytes(device, what, slots, args));
-  PKV_ASSIGN_OR_RETURN(const Buffer scratch,
-                       Buffer::create(stream.device(), PKV_MEMORY_DEVICE, bytes));
+  PKV_ASSIGN_OR_RETURN(const GuardedScratch scratch, GuardedScratch::create(stream, bytes));
   const absl::Status run = device.call(what, slots.run, stream.handle(), &args, scratch.data());
   // Also after a failure: what was enqueued until then may use the scratch.
-  const absl::Status passed = stream.sync();
+  const absl::Status passed = scratch.check(stream, what);
   return run.ok() ? passed : run;
 }
 

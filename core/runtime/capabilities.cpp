@@ -5,6 +5,7 @@
 
 #include "core/format/inv_sqrt.h"
 #include "core/format/records.h"
+#include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
@@ -165,10 +166,7 @@ Capabilities::Layout ask_layout(const Device& device, const Step& step, const ch
   Capabilities::Layout layout{codec, "graded", step.head_dim, format::record_sizes(geometry).total,
                               0};
   // A backend that refuses leaves 0.
-  device
-      .call("store_row_bytes", device.backend().store_row_bytes, &geometry,
-            Capabilities::kLayoutTokens, &layout.row_bytes)
-      .IgnoreError();
+  layout.row_bytes = store_row_bytes(device, geometry, Capabilities::kLayoutTokens).value_or(0);
   return layout;
 }
 

@@ -8,10 +8,13 @@
 #include <set>
 
 #include "fmt/core.h"
+#include "tests/conformance/expected.h"
 #include "tests/conformance/failure.h"
 #include "tests/conformance/faults.h"
 #include "tests/conformance/golden.h"
+#include "tests/conformance/isolation.h"
 #include "tests/conformance/options.h"
+#include "tests/conformance/page.h"
 #include "tests/conformance/random_cases.h"
 #include "tests/conformance/report.h"
 #include "tests/conformance/runner.h"
@@ -19,7 +22,6 @@
 namespace pkv::conformance {
 namespace {
 
-constexpr const char* kReference = "cpu_ref";
 enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kUnavailable = 4, kSystem = 5 };
 
 Cases all_cases(const Options& options) {
@@ -57,28 +59,35 @@ void list(const std::vector<const Case*>& cases) {
   for (const Case* subject : cases) fmt::print("{}\n", subject->name);
 }
 
-int run(const Options& options, const std::vector<const Case*>& cases) {
-  const Runtime runtime = open_runtime();
-  const Place reference(runtime.get(), kReference);
-  const Place subject(runtime.get(), backend_name(runtime.get(), options.backend), options.set);
-  const Run run = {subject.backend(), subject.description(), reference.backend(), options};
-  const Bench bench(reference, subject, options.seed);
-
+int run(const Options& options, const std::vector<const Case*>& cases, size_t all_cases,
+        const std::vector<Expectation>& expectations) {
+  Run run = {{}, options, cases.size(), all_cases};
+  std::vector<Result> results;
   std::FILE* out = options.json ? stderr : stdout;
   const bool shows_progress = isatty(fileno(stderr)) != 0;
-  size_t done = 0;
-  print_head(out, run, cases.size());
-  const std::vector<Result> results = run_cases(bench, cases, [&](const Result& result) {
-    ++done;
+  const auto clear_progress = [&] {
     if (shows_progress) fmt::print(stderr, "\r\x1b[K");
-    print_result(out, run, result);
+  };
+  Observer observer;
+  observer.opened = [&](const Opened& places) {
+    run.places = places;
+    print_head(out, run);
+  };
+  observer.started = [](const Case&) {};
+  observer.finished = [&](const Result& result) {
+    results.push_back(result);
+    apply(expectations, results.back());
+    clear_progress();
+    print_result(out, run, results.back());
     std::fflush(out);
-    if (shows_progress) fmt::print(stderr, "{} of {}", done, cases.size());
-  });
-  if (shows_progress) fmt::print(stderr, "\r\x1b[K");
+    if (shows_progress) fmt::print(stderr, "{} of {}", results.size(), cases.size());
+  };
+  options.in_process ? run_here(options, cases, 0, observer) : run_apart(options, cases, observer);
+  clear_progress();
   print_summary(out, results);
   if (options.json) fmt::print("{}", to_json(run, results));
   if (!options.junit.empty()) write_file(options.junit, to_junit(run, results));
+  if (!options.html.empty()) write_file(options.html, to_html(run, results));
   return count_of(results).failed == 0 ? kOk : kFailed;
 }
 
@@ -102,7 +111,9 @@ int start(const std::vector<std::string>& arguments) {
     list(chosen);
     return kOk;
   }
-  return run(options, chosen);
+  std::vector<Expectation> expectations;
+  if (!options.expected.empty()) expectations = read_expectations(options.expected, cases);
+  return run(options, chosen, cases.size(), expectations);
 }
 
 int complain(const std::exception& error, ExitCode code) {

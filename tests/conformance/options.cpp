@@ -29,6 +29,14 @@ void set_shard(Options& options, const std::string& text) {
   }
 }
 
+void set_time_limit(Options& options, const std::string& text) {
+  constexpr const char* kAccepted = "0..86400 seconds";
+  options.time_limit = number<int64_t>("--time-limit", text, kAccepted);
+  if (options.time_limit < 0 || options.time_limit > 86400) {
+    throw UsageError(fmt::format("--time-limit {}: accepted: {}", text, kAccepted));
+  }
+}
+
 void set_device_option(Options& options, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
@@ -41,6 +49,7 @@ bool set_flag(Options& options, const std::string& name) {
   if (name == "--list") return options.list = true;
   if (name == "--faults") return options.faults = true;
   if (name == "--json") return options.json = true;
+  if (name == "--in-process") return options.in_process = true;
   if (name == "--help" || name == "-h") return options.help = true;
   if (name == "--version") return options.version = true;
   return false;
@@ -55,8 +64,14 @@ void set_value(Options& options, const std::string& name, const std::string& val
     options.filter = value;
   } else if (name == "--junit") {
     options.junit = value;
+  } else if (name == "--html") {
+    options.html = value;
+  } else if (name == "--expected") {
+    options.expected = value;
   } else if (name == "--golden") {
     options.golden = value;
+  } else if (name == "--time-limit") {
+    set_time_limit(options, value);
   } else if (name == "--seed") {
     options.seed = number<uint64_t>(name, value, "0..18446744073709551615");
   } else if (name == "--random") {
@@ -70,8 +85,8 @@ void set_value(Options& options, const std::string& name, const std::string& val
 }
 
 bool takes_value(const std::string& name) {
-  for (const char* known :
-       {"--backend", "--set", "--filter", "--junit", "--golden", "--seed", "--random", "--shard"}) {
+  for (const char* known : {"--backend", "--set", "--filter", "--junit", "--html", "--expected",
+                            "--golden", "--seed", "--random", "--shard", "--time-limit"}) {
     if (name == known) return true;
   }
   return false;
@@ -119,11 +134,21 @@ docs/numerics.md. What the backend refuses as unimplemented is skipped, with its
   --faults             no cases: memory runs out, a kernel fails; each in a process of its own
   --golden DIR         golden vectors from the .json files of DIR instead of those inside
   --list               print the names of the cases, one a line, and end
+  --expected FILE      failures to expect: lines of GLOB: REASON; one of these that passes is a
+                       failure, and so is a line that no case matches
+  --time-limit SECONDS for one case (default 120, 0: none); then it has failed, the next one runs
+  --in-process         no child process: for debuggers; a crash or hang of the backend is one of
+                       this program
   --junit FILE         also write the results as JUnit XML
+  --html FILE          also write them as one page that needs nothing else and can be printed
   --json               print the results as one JSON object; the report goes to stderr
   --version, --help
 
-The last line of the report is `N passed, N failed, N skipped`.
+Cases run in a child process. Where it crashes, ends or hangs, the case has failed, and another
+child goes on with the next one.
+
+The last line of the report is `N passed, N failed, N skipped`, and with --expected
+`, N failed as expected`.
 Exit code: 0 no case failed, 1 some did, 2 wrong use, 4 the backend is not available, 5 a file could
 not be read or written.
 )";

@@ -67,6 +67,18 @@ std::string backend_name(pkv_runtime* runtime, const std::string& wanted) {
   return info.name;
 }
 
+std::string backend_version(pkv_runtime* runtime, const std::string& name) {
+  int32_t count = 0;
+  require_available("pkv_runtime_backend_count", pkv_runtime_backend_count(runtime, &count));
+  for (int32_t i = 0; i < count; ++i) {
+    pkv_backend_info info = {};
+    require_available("pkv_backend_info_init", pkv_backend_info_init(&info, sizeof info));
+    require_available("pkv_runtime_backend_info", pkv_runtime_backend_info(runtime, i, &info));
+    if (info.name == name) return info.version;
+  }
+  return "";
+}
+
 Place::Place(pkv_runtime* runtime, const std::string& backend, const DeviceOptions& options) {
   pkv_device* device = nullptr;
   require_available("pkv_device_open", pkv_device_open(runtime, backend.c_str(), 0, &device));

@@ -34,6 +34,9 @@ Runtime open_runtime();
 // is loaded. Throws Unavailable.
 std::string backend_name(pkv_runtime* runtime, const std::string& wanted);
 
+// Of a backend by name. Throws Unavailable.
+std::string backend_version(pkv_runtime* runtime, const std::string& name);
+
 using DeviceOptions = std::vector<std::pair<std::string, std::string>>;
 
 class Place {

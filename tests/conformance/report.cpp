@@ -9,14 +9,6 @@
 namespace pkv::conformance {
 namespace {
 
-const char* outcome_name(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kPassed: return "passed";
-    case Outcome::kFailed: return "failed";
-    default: return "skipped";
-  }
-}
-
 // In single quotes for a shell, where it needs them.
 std::string quoted(const std::string& text) {
   const bool is_plain =
@@ -29,6 +21,31 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
+Count& add(Count& count, Outcome outcome) {
+  (outcome == Outcome::kPassed    ? count.passed
+   : outcome == Outcome::kFailed  ? count.failed
+   : outcome == Outcome::kSkipped ? count.skipped
+                                  : count.expected) += 1;
+  return count;
+}
+
+int64_t golden_cases(const std::vector<Result>& results) {
+  return std::count_if(results.begin(), results.end(), [](const Result& result) {
+    return result.subject->is_golden() && result.outcome != Outcome::kSkipped;
+  });
+}
+
+}  // namespace
+
+const char* outcome_name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kPassed: return "passed";
+    case Outcome::kFailed: return "failed";
+    case Outcome::kSkipped: return "skipped";
+    default: return "expected";
+  }
+}
+
 std::string command(const Run& run, const Case& subject) {
   std::string text = "pkv-conformance --backend " + quoted(run.options.backend);
   for (const auto& [name, value] : run.options.set) text += " --set " + quoted(name + "=" + value);
@@ -38,44 +55,30 @@ std::string command(const Run& run, const Case& subject) {
   return text + " --filter " + quoted(subject.name);
 }
 
-Count& add(Count& count, Outcome outcome) {
-  (outcome == Outcome::kPassed   ? count.passed
-   : outcome == Outcome::kFailed ? count.failed
-                                 : count.skipped) += 1;
-  return count;
-}
-
-// Stages in the order of their first case.
-std::vector<std::string> stages_of(const std::vector<Result>& results) {
-  std::vector<std::string> stages;
-  for (const Result& result : results) {
-    const std::string stage = result.subject->stage();
-    if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
-  }
-  return stages;
-}
-
-std::vector<Result> of_stage(const std::vector<Result>& results, const std::string& stage) {
-  std::vector<Result> chosen;
-  for (const Result& result : results) {
-    if (result.subject->stage() == stage) chosen.push_back(result);
-  }
-  return chosen;
-}
-
-}  // namespace
-
 Count count_of(const std::vector<Result>& results) {
   Count count;
   for (const Result& result : results) add(count, result.outcome);
   return count;
 }
 
-void print_head(std::FILE* out, const Run& run, size_t cases) {
+std::vector<StageCount> counts_of_stages(const std::vector<Result>& results) {
+  std::vector<StageCount> stages;
+  for (const Result& result : results) {
+    const std::string name = result.subject->stage();
+    const auto is_it = [&](const StageCount& stage) { return stage.stage == name; };
+    auto found = std::find_if(stages.begin(), stages.end(), is_it);
+    if (found == stages.end()) found = stages.insert(found, {name, {}});
+    add(found->count, result.outcome);
+  }
+  return stages;
+}
+
+void print_head(std::FILE* out, const Run& run) {
   std::string options;
   for (const auto& [name, value] : run.options.set) options += fmt::format(" {}={}", name, value);
   fmt::print(out, "pkv-conformance {}: {}{} ({}) against {}, {} cases, seed {}\n", pkv_version(),
-             run.backend, options, run.device, run.reference, cases, run.options.seed);
+             run.places.backend, options, run.places.device, run.places.reference, run.cases,
+             run.options.seed);
 }
 
 void print_result(std::FILE* out, const Run& run, const Result& result) {
@@ -84,34 +87,39 @@ void print_result(std::FILE* out, const Run& run, const Result& result) {
                command(run, *result.subject));
   } else if (result.outcome == Outcome::kSkipped) {
     fmt::print(out, "skipped {}: {}\n", result.subject->name, result.text);
+  } else if (result.outcome == Outcome::kExpected) {
+    fmt::print(out, "expected {}: {}\n", result.subject->name, result.text);
   }
 }
 
 void print_summary(std::FILE* out, const std::vector<Result>& results) {
-  fmt::print(out, "\n{:<8} {:>7} {:>7} {:>7}\n", "stage", "passed", "failed", "skipped");
-  for (const std::string& stage : stages_of(results)) {
-    const Count count = count_of(of_stage(results, stage));
-    fmt::print(out, "{:<8} {:>7} {:>7} {:>7}\n", stage, count.passed, count.failed, count.skipped);
-  }
-  const Count golden = count_of(of_stage(results, "golden"));
-  fmt::print(out, "\ncompared with golden vectors: {} cases\n", golden.passed + golden.failed);
   const Count all = count_of(results);
-  fmt::print(out, "{} passed, {} failed, {} skipped\n", all.passed, all.failed, all.skipped);
+  const bool has_expected = all.expected > 0;
+  fmt::print(out, "\n{:<8} {:>7} {:>7} {:>7}{}\n", "stage", "passed", "failed", "skipped",
+             has_expected ? " expected" : "");
+  for (const auto& [stage, count] : counts_of_stages(results)) {
+    fmt::print(out, "{:<8} {:>7} {:>7} {:>7}{}\n", stage, count.passed, count.failed, count.skipped,
+               has_expected ? fmt::format(" {:>8}", count.expected) : "");
+  }
+  fmt::print(out, "\ncompared with golden vectors: {} cases\n", golden_cases(results));
+  fmt::print(out, "{} passed, {} failed, {} skipped{}\n", all.passed, all.failed, all.skipped,
+             has_expected ? fmt::format(", {} failed as expected", all.expected) : "");
 }
 
 std::string to_json(const Run& run, const std::vector<Result>& results) {
   const Count all = count_of(results);
-  const Count golden = count_of(of_stage(results, "golden"));
   nlohmann::ordered_json json = {{"version", pkv_version()},
-                                 {"backend", run.backend},
-                                 {"device", run.device},
-                                 {"reference", run.reference},
+                                 {"backend", run.places.backend},
+                                 {"backend_version", run.places.version},
+                                 {"device", run.places.device},
+                                 {"reference", run.places.reference},
                                  {"options", nlohmann::ordered_json::object()},
                                  {"seed", run.options.seed},
                                  {"passed", all.passed},
                                  {"failed", all.failed},
                                  {"skipped", all.skipped},
-                                 {"golden", golden.passed + golden.failed}};
+                                 {"expected", all.expected},
+                                 {"golden", golden_cases(results)}};
   for (const auto& [name, value] : run.options.set) json["options"][name] = value;
   json["cases"] = nlohmann::ordered_json::array();
   for (const Result& result : results) {
@@ -157,7 +165,8 @@ std::string to_junit(const Run& run, const std::vector<Result>& results) {
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
       "<testsuite name=\"pkv-conformance {}\" tests=\"{}\" failures=\"{}\" errors=\"0\" "
       "skipped=\"{}\" time=\"{:.3f}\">\n",
-      escape_xml(run.backend), results.size(), all.failed, all.skipped, seconds);
+      escape_xml(run.places.backend), results.size(), all.failed, all.skipped + all.expected,
+      seconds);
   for (const Result& result : results) {
     xml += fmt::format("  <testcase classname=\"conformance.{}\" name=\"{}\" time=\"{:.3f}\"",
                        escape_xml(result.subject->stage()), escape_xml(result.subject->name),
@@ -165,7 +174,7 @@ std::string to_junit(const Run& run, const std::vector<Result>& results) {
     const std::string text = escape_xml(result.text);
     if (result.outcome == Outcome::kPassed) {
       xml += "/>\n";
-    } else if (result.outcome == Outcome::kSkipped) {
+    } else if (result.outcome != Outcome::kFailed) {
       xml += fmt::format(">\n    <skipped message=\"{}\"/>\n  </testcase>\n", text);
     } else {
       xml += fmt::format(">\n    <failure message=\"{}\">{}</failure>\n  </testcase>\n", text,

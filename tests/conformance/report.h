@@ -15,22 +15,34 @@ struct Count {
   int64_t passed = 0;
   int64_t failed = 0;
   int64_t skipped = 0;
+  int64_t expected = 0;  // failed as expected
 };
 Count count_of(const std::vector<Result>& results);
 
 // What the results are of.
 struct Run {
-  std::string backend;
-  std::string device;
-  std::string reference;
+  Opened places;
   Options options;
+  size_t cases;      // chosen
+  size_t all_cases;  // that there are
 };
 
-void print_head(std::FILE* out, const Run& run, size_t cases);
+void print_head(std::FILE* out, const Run& run);
 // A failure with the command that repeats it, or a skip with its reason; nothing for a pass.
 void print_result(std::FILE* out, const Run& run, const Result& result);
 // A table by stage, the cases held against golden vectors, and the closing line.
 void print_summary(std::FILE* out, const std::vector<Result>& results);
+
+// Of the results of one stage; stages in the order of their first case.
+struct StageCount {
+  std::string stage;
+  Count count;
+};
+std::vector<StageCount> counts_of_stages(const std::vector<Result>& results);
+// "passed", "failed", ..
+const char* outcome_name(Outcome outcome);
+// The shell command that repeats a case.
+std::string command(const Run& run, const Case& subject);
 
 std::string to_json(const Run& run, const std::vector<Result>& results);
 std::string to_junit(const Run& run, const std::vector<Result>& results);

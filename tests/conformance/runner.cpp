@@ -7,11 +7,14 @@
 #include <csignal>
 #include <cstring>
 
+#include "fmt/core.h"
 #include "tests/conformance/failure.h"
-#include "tests/conformance/options.h"
+#include "tests/conformance/place.h"
 
 namespace pkv::conformance {
 namespace {
+
+constexpr const char* kReference = "cpu_ref";
 
 // Read by the signal handler.
 char current_case[256];
@@ -33,7 +36,6 @@ void set_current(const std::string& name) {
 }
 
 Result run_case(const Bench& bench, const Case& subject) {
-  set_current(subject.name);
   const auto start = std::chrono::steady_clock::now();
   Result result = {&subject, Outcome::kPassed, "", 0.0};
   try {
@@ -63,17 +65,24 @@ std::vector<const Case*> chosen_cases(const Cases& cases, const std::string& fil
   return chosen;
 }
 
-std::vector<Result> run_cases(const Bench& bench, const std::vector<const Case*>& cases,
-                              const std::function<void(const Result&)>& done) {
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-    std::signal(signal, on_crash);
+void run_here(const Options& options, const std::vector<const Case*>& cases, size_t first,
+              const Observer& observer) {
+  const Runtime runtime = open_runtime();
+  const Place reference(runtime.get(), kReference);
+  const Place subject(runtime.get(), backend_name(runtime.get(), options.backend), options.set);
+  const Bench bench(reference, subject, options.seed);
+  observer.opened({subject.backend(), backend_version(runtime.get(), subject.backend()),
+                   subject.description(), reference.backend()});
+  if (options.in_process) {
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+      std::signal(signal, on_crash);
+    }
   }
-  std::vector<Result> results;
-  for (const Case* subject : cases) {
-    results.push_back(run_case(bench, *subject));
-    done(results.back());
+  for (size_t i = first; i < cases.size(); ++i) {
+    set_current(cases[i]->name);
+    observer.started(*cases[i]);
+    observer.finished(run_case(bench, *cases[i]));
   }
-  return results;
 }
 
 }  // namespace pkv::conformance

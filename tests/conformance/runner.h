@@ -1,4 +1,4 @@
-// Runs cases one after another.
+// Which cases run, and runs them one after another in this process. isolation.h does it in others.
 #pragma once
 
 #include <functional>
@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "tests/conformance/bench.h"
+#include "tests/conformance/options.h"
 
 namespace pkv::conformance {
 
-enum class Outcome { kPassed, kFailed, kSkipped };
+// kExpected: failed, as a list of expected failures says (expected.h).
+enum class Outcome { kPassed, kFailed, kSkipped, kExpected };
 
 struct Result {
   const Case* subject;
@@ -18,12 +20,28 @@ struct Result {
   double seconds;
 };
 
+// The places that cases run on, in words.
+struct Opened {
+  std::string backend;
+  std::string version;
+  std::string device;
+  std::string reference;
+};
+
+// Told what happens while it happens.
+struct Observer {
+  std::function<void(const Opened&)> opened;
+  std::function<void(const Case&)> started;
+  std::function<void(const Result&)> finished;
+};
+
 // Those that match `filter`, of these every shards-th from shard - 1 on.
 std::vector<const Case*> chosen_cases(const Cases& cases, const std::string& filter, int64_t shard,
                                       int64_t shards);
 
-// `done` is called after each case. A crash inside a case leaves its name on stderr.
-std::vector<Result> run_cases(const Bench& bench, const std::vector<const Case*>& cases,
-                              const std::function<void(const Result&)>& done);
+// Opens the places, then runs cases[first] to the last. With Options::in_process a crash leaves the
+// name of its case on stderr. Throws Unavailable.
+void run_here(const Options& options, const std::vector<const Case*>& cases, size_t first,
+              const Observer& observer);
 
 }  // namespace pkv::conformance

@@ -76,6 +76,8 @@ def test_wrong_use():
         ["--backend", "cpu_ref", "--shard", "0/2"],
         ["--backend", "cpu_ref", "--shard", "3/2"],
         ["--backend", "cpu_ref", "--shard", "2"],
+        ["--backend", "cpu_ref", "--time-limit", "-1"],
+        ["--backend", "cpu_ref", "--time-limit", "soon"],
         ["cpu_ref"],
     ):
         done = run(*arguments)
@@ -171,6 +173,63 @@ def test_junit_is_xml_whatever_the_texts():
         assert done.returncode == 5 and "out.xml" in done.stderr, done
 
 
+def test_expected_failures():
+    with tempfile.TemporaryDirectory() as folder:
+        expected = Path(folder) / "expected.txt"
+
+        def with_list(text, mutant="vote_ulp"):
+            expected.write_text(text)
+            return run(
+                "--backend", MUTANTS, "--filter", "vote/graded/d*_g4_n65/b1", "--json",
+                "--expected", expected, mutant=mutant,
+            )  # fmt: skip
+
+        done = with_list("# known\n\nvote/*/d64_*: half a bit\nvote/graded/*: a bit too much\n")
+        report = json.loads(done.stdout)
+        assert done.returncode == 0 and report["failed"] == report["passed"] == 0, done
+        assert report["expected"] == len(report["cases"]) > 1
+        texts = {case["name"]: case["text"] for case in report["cases"]}
+        assert texts["vote/graded/d64_g4_n65/b1"].startswith("half a bit (it was: vote: votes of")
+        assert texts["vote/graded/d80_g4_n65/b1"].startswith("a bit too much (it was: ")
+        assert done.stderr.splitlines()[-1].endswith(f", {len(texts)} failed as expected")
+        done = with_list("vote/graded/*: a bit too much\n", mutant="")  # passes after all
+        outcomes = {(case["outcome"], case["text"]) for case in json.loads(done.stdout)["cases"]}
+        assert outcomes == {("failed", "passed, but is expected to fail: a bit too much")}, done
+        assert done.returncode == 1
+        for text in ("vote/graded/*\n", "vote/graded/*: \n", "no/such: reason\n"):
+            done = with_list(text)
+            assert done.returncode == 2 and f"{expected}:1" in done.stderr, done
+        done = run("--backend", "cpu_ref", "--expected", Path(folder) / "gone")
+        assert done.returncode == 5 and "gone" in done.stderr, done
+
+
+def test_verdict_page():
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+
+        def verdict(*arguments, mutant=""):
+            run("--html", page, "--filter", FAST, *arguments, mutant=mutant)
+            text = page.read_text()
+            assert text.startswith("<!DOCTYPE html>") and text.rstrip().endswith("</html>")
+            assert not re.search(r"https?:|src=|<link|<script|@import|url\(", text)
+            well_formed = re.sub(r"<(meta|!DOCTYPE)[^>]*>", "", text)
+            xml.etree.ElementTree.fromstring(well_formed)
+            return re.search(r'<p class="verdict (\w+)">([^:(]+)', text).groups(), text
+
+        (kind, words), text = verdict("--backend", "cpu_ref")
+        assert (kind, words.strip()) == ("part", "Conforms") and "of the suite: " in text
+        assert all(name in text for name in listed("--filter", FAST))
+        (kind, words), text = verdict("--backend", MUTANTS, mutant="select_larger_position")
+        assert (kind, words.strip()) == ("fail", "Does not conform")
+        assert "pkv-conformance --backend " in text and "candidates of row" in text
+        assert run("--backend", "cpu_ref", "--html", folder, "--filter", FAST).returncode == 5
+
+
+def test_in_process():
+    done = run("--backend", "cpu_ref", "--in-process", "--filter", FAST)
+    assert done.returncode == 0 and done.stdout.endswith(" 0 failed, 0 skipped\n"), done
+
+
 def test_golden_folder():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -196,7 +255,7 @@ def main():
     for name, test in tests:
         test()
         print(f"{name}: ok")
-    assert len(tests) == 13, len(tests)
+    assert len(tests) == 16, len(tests)
 
 
 if __name__ == "__main__":

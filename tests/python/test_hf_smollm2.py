@@ -1,4 +1,5 @@
-"""pariskv.hf under SmolLM2-135M, where the packages of bench/requirements-hf.txt are installed."""
+"""pariskv.hf under SmolLM2-135M, where the packages of bench/requirements-hf.txt are installed.
+What the default profile keeps of its perplexity is measured at full length: bench/hf_eval.py."""
 
 import importlib.util
 import os
@@ -29,7 +30,7 @@ def world(pariskv):
     bench = hf_eval.Bench(model)
     ids = tokenizer(hf_eval.held_text()[:8000], return_tensors="pt").input_ids
     assert ids.shape[1] > PROMPT + NEW
-    hf_eval.METHODS.update(all={**hf_eval.METHODS["all"], **SHAPE}, default=SHAPE)
+    hf_eval.METHODS.update(all={**hf_eval.METHODS["all"], **SHAPE})
     yield bench, ids, bench.prefill(ids[:, :PROMPT])
     torch.set_grad_enabled(True)
 
@@ -42,11 +43,3 @@ def test_all_rows_give_the_tokens_of_full_attention(world):
     found, _ = bench.greedy(first, cache, NEW)
     assert cache.store.regions(cache.slots[0]).zone >= 768
     assert found == wanted and len(set(wanted)) > 10
-
-
-def test_the_default_profile_keeps_the_loss(world):
-    """Over 64 tokens the losses differ by the noise of single tokens: 2 % of perplexity."""
-    bench, ids, brought = world
-    text = ids[:, : PROMPT + NEW + 1]
-    losses = [bench.loss(text, bench.start(m, brought), NEW) for m in ("full", "default")]
-    assert 0 < abs(losses[1] - losses[0]) < 0.02

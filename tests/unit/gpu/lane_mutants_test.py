@@ -13,7 +13,7 @@ import sys
 MUTANTS = ("ballot_of_32", "shuffle_of_32", "lanes_are_32")
 # Cases of each stage; and the stages that find a mutant, those with operations of its kind.
 CASES = {
-    "vote": "vote/graded/d*_g4_n65/b1",
+    "vote": "vote/graded_heads/*_g4_n65/b1",
     "select": "select/levels/*",
     "rerank": "rerank/scalar4_group/d*_g4_n65/b1",
     "encode": "encode/scalar4/d*_n33/b1",
