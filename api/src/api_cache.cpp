@@ -199,6 +199,17 @@ pkv_status pkv_cache_flush(pkv_cache* cache, pkv_stream* stream) {
   });
 }
 
+pkv_status pkv_cache_advance(pkv_cache* cache, pkv_stream* stream, int32_t layer,
+                             const pkv_cache_batch* batch) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(cache);
+    PKV_REQUIRE(stream);
+    PKV_REQUIRE(batch);
+    PKV_ASSIGN_OR_RETURN(const pkv_cache_batch given, read_batch(batch));
+    return cache->cache->advance(stream->stream, layer, given);
+  });
+}
+
 pkv_status pkv_cache_candidates(const pkv_cache* cache, int64_t tokens, int64_t* out) {
   return pkv::guard(__func__, [&]() -> absl::Status {
     PKV_REQUIRE(out);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "backends/gpu/cache.h"
 #include "backends/gpu/stages.h"
 #include "backends/gpu/store.h"
 #include "core/format/records.h"
@@ -132,6 +133,11 @@ pkv_status stream_sync(pkv_backend_device* device, pkv_backend_stream* stream) {
   return run_stage(device, stream, "stream", [](gpuStream_t s) { return gpuStreamSynchronize(s); });
 }
 
+pkv_status stream_capturing(pkv_backend_device* device, pkv_backend_stream* stream, int32_t* out) {
+  return run_stage(device, stream, "stream",
+                   [&](gpuStream_t s) { return gpu_stream_capturing(s, out); });
+}
+
 pkv_status event_create(pkv_backend_device* device, pkv_backend_event** out) {
   Device& d = device_of(device);
   return guard(d.host, [&] {
@@ -208,6 +214,11 @@ pkv_backend make_table() {
   table.step = step_slots();
   table.device_set = device_set;
   table.has_row_cache = 1;
+  table.merge = merge_outputs;
+  table.memory_words = memory_words;
+  table.stream_capturing = stream_capturing;
+  table.place = place;
+  table.advance = advance;
   return table;
 }
 

@@ -124,6 +124,18 @@ inline gpuError_t gpu_host_free(void* data) { return cudaFreeHost(data); }
 inline gpuError_t gpu_stream_create(gpuStream_t* out) {
   return PKV_VENDOR(StreamCreateWithFlags)(out, PKV_VENDOR(StreamNonBlocking));
 }
+inline gpuError_t gpu_stream_capturing(gpuStream_t stream, int32_t* out) {
+#if defined(PKV_GPU_HIP)
+  hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+  const gpuError_t error = hipStreamIsCapturing(stream, &status);
+  *out = status == hipStreamCaptureStatusActive ? 1 : 0;
+#else
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const gpuError_t error = cudaStreamIsCapturing(stream, &status);
+  *out = status == cudaStreamCaptureStatusActive ? 1 : 0;
+#endif
+  return error;
+}
 inline gpuError_t gpu_event_create(gpuEvent_t* out) {
   return PKV_VENDOR(EventCreateWithFlags)(out, PKV_VENDOR(EventDisableTiming));
 }
@@ -173,7 +185,9 @@ gpuError_t launch([[maybe_unused]] const char* name, void (*kernel)(P...), const
                       shape.threads,
                       shape.dynamic_bytes,
                       shape.is_cooperative},
-                     [&] { kernel(P(arguments)...); });
+                     // by value: a stream may run it later
+                     [kernel, values = std::tuple<std::decay_t<P>...>(
+                                  std::forward<A>(arguments)...)] { std::apply(kernel, values); });
 #else
   std::tuple<std::decay_t<P>...> values(std::forward<A>(arguments)...);
   void* pointers[sizeof...(P) + 1] = {};

@@ -31,6 +31,11 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
   pools.records = make(PKV_MEMORY_DEVICE, shape.record_page_bytes, "key records");
   PKV_ASSIGN_OR_RETURN(pools.numbers, HostNumbers::create(device, identity_numbers(shape),
                                                           desc.kv_heads, desc.page_tokens));
+  if (cache->is_on_device()) {
+    const int64_t bytes = 4 * int64_t{desc.layers} * int64_t{sizeof(int64_t)};
+    PKV_ASSIGN_OR_RETURN(pools.faults, Buffer::create(device, PKV_MEMORY_HOST, bytes));
+    std::fill_n(pools.faults.as<int64_t>(), 4 * int64_t{desc.layers}, 0);
+  }
   PKV_ASSIGN_OR_RETURN(const int64_t encode_bytes, encode_scratch_bytes(shape));
   PKV_ASSIGN_OR_RETURN(pools.encode_scratch,
                        Buffer::create(device, PKV_MEMORY_DEVICE, encode_bytes));
@@ -48,21 +53,6 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
     PKV_RETURN_IF_ERROR(stream.sync());
   }
   return cache;
-}
-
-// Pages before pools.
-Cache::~Cache() { layers_.clear(); }
-
-absl::Status Cache::begin(const Stream& stream) {
-  PKV_RETURN_IF_ERROR(stream.check_device(shape_.device, "of the cache"));
-  if (has_last_) PKV_RETURN_IF_ERROR(last_->wait(stream));
-  return stream.sync();
-}
-
-absl::Status Cache::end(const Stream& stream, const absl::Status& status) {
-  const absl::Status recorded = last_->record(stream);
-  has_last_ = recorded.ok();
-  return status.ok() ? recorded : status;
 }
 
 absl::Status Cache::check_layer(int32_t layer) const {
@@ -242,6 +232,7 @@ absl::Status Cache::import_codec(int32_t number, const Codec& codec) {
   }
   PKV_RETURN_IF_ERROR(check_same_geometry(codec.geometry(), shape_.geometry));
   PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(shape_.device));
+  PKV_RETURN_IF_ERROR(begin(stream));
   return layer.import_codec(stream, codec.numbers());
 }
 

@@ -52,7 +52,11 @@ class Cache {
   // cache_tokens.cpp
   absl::Status append(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
                       const pkv_tensor& keys, const pkv_tensor* values, const pkv_tensor* queries);
+  // cache_device.cpp
   absl::Status flush(const Stream& stream);
+  absl::Status advance(const Stream& stream, int32_t layer, const pkv_cache_batch& batch);
+
+  // cache_tokens.cpp
   absl::StatusOr<int64_t> candidates(int64_t tokens) const;
   absl::Status retrieve(const Stream& stream, int32_t layer, const pkv_cache_batch& batch,
                         const pkv_tensor& query, pkv_cache_hits& hits);
@@ -114,9 +118,22 @@ class Cache {
 
   explicit Cache(CacheShape shape) : shape_(std::move(shape)) {}
 
-  // Every call that enqueues: the call before it has passed, so what it read may be written.
-  absl::Status begin(const Stream& stream);
+  // cache_device.cpp. Every call that enqueues: comes behind the call before it. Where tables lie
+  // in host memory that has passed then, so what it read may be written. A layer: the call reads no
+  // other. kAllowed: also while the stream is captured.
+  static constexpr int32_t kAllLayers = -1;
+  enum class Capture { kRefused, kAllowed };
+  absl::Status begin(const Stream& stream, int32_t layer = kAllLayers,
+                     Capture capture = Capture::kRefused);
+  // The host may then read what was written, and free what was read.
+  absl::Status begin_sync(const Stream& stream);
   absl::Status end(const Stream& stream, const absl::Status& status);
+  bool is_on_device() const { return Words::are_served(*shape_.device); }
+  absl::Status wait_for_flush(const Stream& stream, int32_t layer);
+  absl::Status check_faults();
+  absl::Status check_captured(int32_t layer, bool appends) const;
+  absl::Status append_captured(const Stream& stream, int32_t layer, bool is_step);
+  absl::Status check_advance(int32_t layer);
   absl::Status check_layer(int32_t layer) const;
   absl::Status check_sequence(int64_t sequence) const;
   absl::Status check_slot(int64_t sequence) const;
@@ -133,12 +150,14 @@ class Cache {
   absl::Status check_query(const pkv_tensor& query, const pkv_tensor* output);
   absl::Status check_attention(int32_t layer, const pkv_cache_attention& attention,
                                const pkv_cache_hits* hits, bool appends);
-  StepCall step_call(const pkv_cache_attention& attention, const pkv_cache_hits* hits) const;
+  StepCall step_call(const pkv_cache_attention& attention, const pkv_cache_hits* hits,
+                     bool appends) const;
   absl::Status append_checked(const Stream& stream, int32_t layer);
   absl::Status attend_checked(const Stream& stream, int32_t layer,
-                              const pkv_cache_attention& attention, pkv_cache_hits* hits);
+                              const pkv_cache_attention& attention, pkv_cache_hits* hits,
+                              bool appends);
   absl::Status check_blocks(int32_t layer, const pkv_cache_blocks& blocks);
-  absl::Status reserve_for(int32_t layer, const StepCall& call, bool appends);
+  absl::Status reserve_for(const Stream& stream, int32_t layer, const StepCall& call);
 
   // cache_save.cpp
   FileCache file_cache(int32_t sequences) const;
@@ -171,6 +190,13 @@ class Cache {
   StepScratch scratch_;
   std::optional<Event> last_;
   bool has_last_ = false;
+  // Of each layer, the end of its last flush; what that uses, and whether later calls have come
+  // behind it.
+  std::vector<Event> flushed_;
+  std::vector<bool> awaits_flush_;
+  std::optional<HostNumbers> flush_numbers_;
+  Buffer flush_scratch_;
+  bool is_captured_ = false;  // the call in progress
   // Of the call in progress; kept so that a step does not allocate.
   Batch batch_;
   Tensors tensors_;

@@ -110,6 +110,11 @@ absl::StatusOr<pkv_cache_usage> Cache::bytes(std::shared_ptr<const Device> devic
     PKV_RETURN_IF_ERROR(add(usage.samples, {{"blocks", blocks}, {"bytes", query_bytes}}));
     usage.partly += record_places * heads * shape.record_row_bytes / desc.page_tokens;
   }
+  if (Words::are_served(*shape.device)) {  // states of sequences, and faults
+    PKV_RETURN_IF_ERROR(add(usage.tables, {{"layers", desc.layers},
+                                           {"sequences", sequences + 1},
+                                           {"bytes", int64_t{sizeof(pkv_sequence_state)}}}));
+  }
   usage.tables += HostNumbers::bytes_for(identity_numbers(shape), heads, desc.page_tokens);
   usage.tables += static_cast<int64_t>(shape.sink_logits.size() * sizeof(float));
   PKV_ASSIGN_OR_RETURN(usage.total,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/base/text.h"
@@ -60,8 +61,9 @@ absl::Status Cache::fetch(const Stream& stream, int32_t number, const pkv_cache_
   if (keys && values) {
     PKV_RETURN_IF_ERROR(check_apart("rows.keys", *keys, "rows.values", *values));
   }
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin(stream, number));
   if (shape_.device->info().device_type == PKV_DEVICE_CPU) {
+    PKV_RETURN_IF_ERROR(stream.sync());  // the retrieve that wrote them
     int64_t token = 0;
     for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
       const int64_t encoded = layer.state(batch_.sequences[i]).encoded;
@@ -72,19 +74,22 @@ absl::Status Cache::fetch(const Stream& stream, int32_t number, const pkv_cache_
     }
   }
   if (n == 0 || k == 0 || (!keys && !values)) return absl::OkStatus();
-  PKV_ASSIGN_OR_RETURN(
-      std::byte * memory,
-      pools_->numbers->take(stream, n * int64_t{sizeof(int64_t) + sizeof(int32_t)}));
-  auto* lengths = reinterpret_cast<int64_t*>(memory);
-  auto* sequences = reinterpret_cast<int32_t*>(lengths + n);
+  std::vector<int64_t> numbers;  // lengths, then sequences in pairs
   int64_t longest = 0;
-  for (std::size_t i = 0, token = 0; i < batch_.sequences.size(); ++i) {
-    for (int64_t t = 0; t < batch_.counts[i]; ++t, ++token) {
-      sequences[token] = batch_.sequences[i];
-      lengths[token] = layer.state(batch_.sequences[i]).encoded;
-      longest = std::max(longest, lengths[token]);
-    }
+  for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
+    const int64_t encoded = layer.state(batch_.sequences[i]).encoded;
+    numbers.insert(numbers.end(), static_cast<std::size_t>(batch_.counts[i]), encoded);
+    if (batch_.counts[i] > 0) longest = std::max(longest, encoded);
   }
+  numbers.resize(numbers.size() + static_cast<std::size_t>((n + 1) / 2));
+  auto* next = reinterpret_cast<int32_t*>(numbers.data() + n);
+  for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
+    next = std::fill_n(next, batch_.counts[i], batch_.sequences[i]);
+  }
+  PKV_ASSIGN_OR_RETURN(const int64_t* lengths,
+                       pools_->numbers->put(stream, pools_->words, numbers));
+  PKV_RETURN_IF_ERROR(pools_->words.flush(stream));
+  const auto* sequences = reinterpret_cast<const int32_t*>(lengths + n);
   const int64_t key_shape[4] = {shape_.desc.sequences, g.kv_heads, longest, g.head_dim};
   const int64_t value_shape[4] = {shape_.desc.sequences, g.kv_heads, longest, g.value_dim};
   pkv_fetch_args args{};

@@ -45,7 +45,7 @@ absl::Status Cache::export_sync(const Stream& stream, int32_t number, int32_t se
   PKV_RETURN_IF_ERROR(check_index("begin", begin, 0, encoded));
   PKV_RETURN_IF_ERROR(check_index("count", count, 0, encoded - begin));
   PKV_RETURN_IF_ERROR(check_planes(g, out, count));
-  PKV_RETURN_IF_ERROR(this->begin(stream));
+  PKV_RETURN_IF_ERROR(begin_sync(stream));
   if (count == 0) return absl::OkStatus();
   const int64_t piece = std::max<int64_t>(1, kExportBytes / format::record_bytes(g, 1));
   PKV_ASSIGN_OR_RETURN(const StagedRecords staged,
@@ -84,7 +84,7 @@ absl::Status Cache::rows_sync(const Stream& stream, int32_t number, int32_t sequ
     PKV_ASSIGN_OR_RETURN(
         values, check_host(shape_, "rows.values", out.values, count, shape_.value_elements));
   }
-  PKV_RETURN_IF_ERROR(this->begin(stream));
+  PKV_RETURN_IF_ERROR(begin_sync(stream));
   // Row by row: a host that is no device of the backend is reached by copies only.
   const int64_t bytes = shape_.element_bytes;
   for (int64_t done = 0; done < count;) {
@@ -125,7 +125,7 @@ absl::Status Cache::sums_sync(const Stream& stream, int32_t number, int32_t sequ
   if (occupancy != nullptr && shape_.occupancy_bytes == 0) {
     return absl::InvalidArgumentError("occupancy is given, accepted: NULL with vote=graded");
   }
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin_sync(stream));
   const auto copy = [&](void* to, const void* sums, int64_t bytes) {
     if (to == nullptr) return absl::OkStatus();
     return stream.copy(to, static_cast<const std::byte*>(sums) + sequence * bytes, bytes);
@@ -138,7 +138,7 @@ absl::Status Cache::sums_sync(const Stream& stream, int32_t number, int32_t sequ
 
 absl::StatusOr<pkv_cache_stats> Cache::stats_sync(const Stream& stream) {
   const std::lock_guard lock(mutex_);
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin_sync(stream));
   pkv_cache_stats stats{};
   stats.struct_size = sizeof stats;
   const int64_t heads = shape_.geometry.kv_heads;
@@ -182,7 +182,7 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
   usage.row_pages = held(pools_->sinks) + held(pools_->rows);
   usage.record_pages = held(pools_->records);
   usage.samples = held(pools_->queries);
-  usage.tables = pools_->numbers->bytes() + sink_logits_.bytes();
+  usage.tables = pools_->numbers->bytes() + sink_logits_.bytes() + pools_->faults.bytes();
   const int64_t heads = shape_.geometry.kv_heads;
   const int64_t page_tokens = shape_.desc.page_tokens;
   for (const auto& layer : layers_) {
@@ -201,7 +201,8 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
       usage.partly += (places - held_rows) * heads * shape_.token_bytes();
     }
   }
-  usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes();
+  usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes() + flush_scratch_.bytes() +
+                  (flush_numbers_ ? flush_numbers_->bytes() : 0);
   usage.total = usage.row_pages + usage.record_pages + usage.tables + usage.occupancy +
                 usage.codecs + usage.samples + usage.scratch;
   return usage;
@@ -226,6 +227,7 @@ std::string Cache::describe() const {
   json.field("page_tokens", d.page_tokens).field("row_page_bytes", shape_.row_page_bytes);
   json.field("record_page_bytes", shape_.record_page_bytes);
   json.field("rows_memory", d.rows_memory == PKV_ALLOC_DEVICE ? "device" : "host");
+  json.field("tables", is_on_device() ? "device" : "host");
   json.close('}').key("options").open('{');
   for (const OptionInfo& option : option_table()) {
     const auto value = shape_.config.get(option.name);

@@ -145,14 +145,14 @@ absl::Status Cache::append_pages(const Stream& stream, int32_t number,
   const auto run = [&]() -> absl::Status {
     for (std::size_t i = 0; i < before.size(); ++i) {
       PKV_RETURN_IF_ERROR(layer.set_blocks(
-          batch_.sequences[i],
+          stream, batch_.sequences[i],
           {blocks.indices + blocks.indptr[i], blocks.indices + blocks.indptr[i + 1]}));
     }
     return append_checked(stream, number);
   };
   const absl::Status status = run();
   for (std::size_t i = 0; !status.ok() && i < before.size(); ++i) {
-    layer.set_blocks(batch_.sequences[i], std::move(before[i])).IgnoreError();
+    layer.set_blocks(stream, batch_.sequences[i], std::move(before[i])).IgnoreError();
   }
   return end(stream, status);
 }

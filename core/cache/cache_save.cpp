@@ -64,7 +64,7 @@ absl::Status Cache::save_sync(const Stream& stream, int32_t sequence, const std:
   for (int32_t s = 0; sequence == -1 && s < shape_.desc.sequences; ++s) {
     if (slots_[static_cast<std::size_t>(s)].is_used) sequences.push_back(s);
   }
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin_sync(stream));
 
   const auto count = static_cast<int32_t>(sequences.size());
   std::vector<FileLayer> file_layers;

@@ -124,22 +124,9 @@ absl::Status Cache::append(const Stream& stream, int32_t number, const pkv_cache
   PKV_RETURN_IF_ERROR(check_layer(number));
   PKV_RETURN_IF_ERROR(check_batch(batch));
   PKV_RETURN_IF_ERROR(check_input(number, keys, values, queries));
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin(stream, number, Capture::kAllowed));
+  if (is_captured_) return end(stream, append_captured(stream, number, false));
   return end(stream, append_checked(stream, number));
-}
-
-absl::Status Cache::flush(const Stream& stream) {
-  const std::lock_guard lock(mutex_);
-  PKV_RETURN_IF_ERROR(begin(stream));
-  absl::Status status;
-  for (const auto& layer : layers_) {
-    for (int32_t sequence = 0; status.ok() && sequence < shape_.desc.sequences; ++sequence) {
-      if (slots_[static_cast<std::size_t>(sequence)].is_used) {
-        status = layer->flush(stream, sequence);
-      }
-    }
-  }
-  return end(stream, status);
 }
 
 absl::StatusOr<int64_t> Cache::candidates(int64_t tokens) const {
@@ -193,7 +180,8 @@ absl::Status Cache::check_attention(int32_t number, const pkv_cache_attention& a
   return absl::OkStatus();
 }
 
-StepCall Cache::step_call(const pkv_cache_attention& attention, const pkv_cache_hits* hits) const {
+StepCall Cache::step_call(const pkv_cache_attention& attention, const pkv_cache_hits* hits,
+                          bool appends) const {
   StepCall call{};
   call.sequences = batch_.sequences;
   call.counts = batch_.counts;
@@ -203,26 +191,30 @@ StepCall Cache::step_call(const pkv_cache_attention& attention, const pkv_cache_
   call.lse = attention.lse;
   call.is_exact = attention.flags != 0;
   call.hits = hits;
+  call.appends = appends;
+  call.is_captured = is_captured_;
   return call;
 }
 
 // What a step after the append will need, so that it is refused before anything is appended.
-absl::Status Cache::reserve_for(int32_t number, const StepCall& call, bool appends) {
+absl::Status Cache::reserve_for(const Stream& stream, int32_t number, const StepCall& call) {
   int64_t longest = 0;
   int64_t dense = 0;
   for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
     const SequenceState& state = layer(number).state(batch_.sequences[i]);
-    const int64_t tokens = state.tokens + (appends ? batch_.counts[i] : 0);
+    const int64_t tokens = state.tokens + (call.appends ? batch_.counts[i] : 0);
     const int64_t zone = zone_of(shape_.rules, tokens);
     if (zone >= first_fit(shape_.rules)) longest = std::max(longest, zone);
     dense = std::max(dense, tokens);
   }
-  return reserve_step(shape_, layer(number), call, longest, dense, scratch_);
+  return reserve_step(shape_, *pools_, layer(number), stream, call, longest, dense, scratch_);
 }
 
 absl::Status Cache::attend_checked(const Stream& stream, int32_t number,
-                                   const pkv_cache_attention& attention, pkv_cache_hits* hits) {
-  const StepCall call = step_call(attention, hits);
+                                   const pkv_cache_attention& attention, pkv_cache_hits* hits,
+                                   bool appends) {
+  if (is_captured_) PKV_RETURN_IF_ERROR(check_captured(number, appends));
+  const StepCall call = step_call(attention, hits, appends);
   const auto step = [&](const StepCall& part) {
     return run_step(shape_, *pools_, layer(number), stream, part, sink_logits_.as<float>(),
                     scratch_);
@@ -236,6 +228,7 @@ absl::Status Cache::attend_checked(const Stream& stream, int32_t number,
     PKV_RETURN_IF_ERROR(gaps.finish(stream));
   }
   if (hits != nullptr) hits->stamp = layer(number).stamp();
+  if (is_captured_) return absl::OkStatus();
   steps_ += batch_.tokens;
   return absl::OkStatus();
 }
@@ -246,8 +239,8 @@ absl::Status Cache::attend(const Stream& stream, int32_t number, const pkv_cache
   PKV_RETURN_IF_ERROR(check_layer(number));
   PKV_RETURN_IF_ERROR(check_batch(batch));
   PKV_RETURN_IF_ERROR(check_attention(number, attention, hits, false));
-  PKV_RETURN_IF_ERROR(begin(stream));
-  return end(stream, attend_checked(stream, number, attention, hits));
+  PKV_RETURN_IF_ERROR(begin(stream, number, Capture::kAllowed));
+  return end(stream, attend_checked(stream, number, attention, hits, false));
 }
 
 absl::Status Cache::decode_step(const Stream& stream, int32_t number, const pkv_cache_batch& batch,
@@ -262,11 +255,15 @@ absl::Status Cache::decode_step(const Stream& stream, int32_t number, const pkv_
   if (tensors_.values) {
     PKV_RETURN_IF_ERROR(check_apart("output", *tensors_.output, "values", *tensors_.values));
   }
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin(stream, number, Capture::kAllowed));
   const auto run = [&]() -> absl::Status {
-    PKV_RETURN_IF_ERROR(reserve_for(number, step_call(attention, hits), true));
+    if (is_captured_) {
+      PKV_RETURN_IF_ERROR(append_captured(stream, number, true));
+      return attend_checked(stream, number, attention, hits, true);
+    }
+    PKV_RETURN_IF_ERROR(reserve_for(stream, number, step_call(attention, hits, true)));
     PKV_RETURN_IF_ERROR(append_checked(stream, number));
-    const absl::Status attended = attend_checked(stream, number, attention, hits);
+    const absl::Status attended = attend_checked(stream, number, attention, hits, true);
     if (attended.ok()) return attended;
     for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {  // takes the tokens back
       const int32_t sequence = batch_.sequences[i];
@@ -292,8 +289,13 @@ absl::Status Cache::retrieve(const Stream& stream, int32_t number, const pkv_cac
   const int64_t rows = batch_.tokens * shape_.geometry.kv_heads;
   PKV_RETURN_IF_ERROR(check_pointer("hits.positions", hits.positions, rows * shape_.step.k));
   PKV_RETURN_IF_ERROR(check_pointer("hits.counts", hits.counts, rows));
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin(stream, number, Capture::kAllowed));
+  if (is_captured_) {
+    const absl::Status checked = check_captured(number, false);
+    if (!checked.ok()) return end(stream, checked);
+  }
   StepCall call{};
+  call.is_captured = is_captured_;
   call.sequences = batch_.sequences;
   call.counts = batch_.counts;
   call.tokens = batch_.tokens;
@@ -311,7 +313,7 @@ absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_
   PKV_RETURN_IF_ERROR(check_range("tokens", tokens, 0, shape_.desc.capacity));
   PKV_RETURN_IF_ERROR(check_range("total_tokens", total_tokens, tokens, INT64_MAX / 4096));
   PKV_RETURN_IF_ERROR(check_range("step_tokens", step_tokens, 0, kMaxStepTokens));
-  PKV_RETURN_IF_ERROR(begin(stream));
+  PKV_RETURN_IF_ERROR(begin_sync(stream));
   // Pages of as many sequences as there may be, the last of each partly filled.
   const int64_t sequences = std::min<int64_t>(shape_.desc.sequences, total_tokens);
   const int64_t row_pages = total_tokens / shape_.desc.page_tokens + sequences;
@@ -334,12 +336,14 @@ absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_
   }
   PKV_RETURN_IF_ERROR(pools_->rows->reserve(rows));
   PKV_RETURN_IF_ERROR(pools_->sinks->reserve(sinks));
-  for (const auto& layer : layers_) PKV_RETURN_IF_ERROR(layer->reserve(tokens));
+  for (const auto& layer : layers_) PKV_RETURN_IF_ERROR(layer->reserve(stream, tokens));
   PKV_RETURN_IF_ERROR(pools_->records->reserve(records));
   batch_.sequences.reserve(slots_.size());
   batch_.counts.reserve(slots_.size());
   PKV_RETURN_IF_ERROR(pools_->numbers->reserve(stream, 64 * step_tokens));
-  if (step_tokens == 0) return absl::OkStatus();
+  pools_->reserved_tokens = std::max(pools_->reserved_tokens, tokens);
+  pools_->reserved_step_tokens = std::max(pools_->reserved_step_tokens, step_tokens);
+  if (step_tokens == 0) return end(stream, absl::OkStatus());
   // Any dtypes of query and output.
   const pkv_geometry& g = shape_.geometry;
   const int64_t query_shape[] = {step_tokens, shape_.desc.query_heads, g.head_dim};
@@ -369,11 +373,12 @@ absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_
         call.tokens = step_tokens;
         call.query = &query_view;
         call.output = g.v_source == PKV_V_SOURCE_NONE ? nullptr : &output_view;
-        PKV_RETURN_IF_ERROR(reserve_step(shape_, *layer, call, zone, tokens, scratch_));
+        PKV_RETURN_IF_ERROR(
+            reserve_step(shape_, *pools_, *layer, stream, call, zone, tokens, scratch_));
       }
     }
   }
-  return absl::OkStatus();
+  return end(stream, absl::OkStatus());
 }
 
 }  // namespace pkv

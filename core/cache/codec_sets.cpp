@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 
 namespace pkv {
 namespace {
@@ -36,15 +37,14 @@ absl::StatusOr<std::unique_ptr<CodecSets>> CodecSets::create(std::shared_ptr<con
                        Codec::create(device, std::move(numbers), options));
   std::unique_ptr<CodecSets> sets(new CodecSets(std::move(neutral)));
   PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(device));
-  PKV_RETURN_IF_ERROR(sets->grow(stream));
+  PKV_RETURN_IF_ERROR(sets->grow(stream, 1));
   sets->free_.pop_back();  // set 0 is never free
   PKV_RETURN_IF_ERROR(sets->upload(stream, 0, sets->neutral_->numbers()));
   return sets;
 }
 
-absl::Status CodecSets::grow(const Stream& stream) {
+absl::Status CodecSets::grow(const Stream& stream, int32_t capacity) {
   const pkv_geometry& g = geometry();
-  const int32_t capacity = capacity_ == 0 ? 1 : 2 * capacity_;
   Arrays larger;
   const auto enlarge = [&](const Buffer& from, int64_t numbers, Buffer& to) -> absl::Status {
     const int64_t bytes = numbers * int64_t{sizeof(float)};
@@ -77,12 +77,22 @@ absl::Status CodecSets::upload(const Stream& stream, int32_t set,
 }
 
 absl::StatusOr<std::shared_ptr<CodecSets::Slot>> CodecSets::add(const Stream& stream,
-                                                                const CodecParams& numbers) {
-  if (free_.empty()) PKV_RETURN_IF_ERROR(grow(stream));
+                                                                const CodecParams& numbers,
+                                                                bool is_frozen) {
+  if (free_.empty() && is_frozen) {
+    return absl::FailedPreconditionError(
+        str_cat("needs ", capacity_ + 1, " codecs in one layer, has room for ", capacity_,
+                ": captured steps read them (pkv_cache_reserve before they are captured)"));
+  }
+  if (free_.empty()) PKV_RETURN_IF_ERROR(grow(stream, 2 * capacity_));
   const int32_t set = free_.back();
   PKV_RETURN_IF_ERROR(upload(stream, set, numbers));
   free_.pop_back();
   return std::make_shared<Slot>(this, set);
+}
+
+absl::Status CodecSets::reserve(const Stream& stream, int32_t sets) {
+  return sets <= capacity_ ? absl::OkStatus() : grow(stream, sets);
 }
 
 pkv_codec_params CodecSets::params() const {

@@ -35,7 +35,11 @@ class CodecSets {
                                                            const CodecOptions& options);
 
   // Waits until the numbers are there. Pointers of params() change when the sets grow.
-  absl::StatusOr<std::shared_ptr<Slot>> add(const Stream& stream, const CodecParams& numbers);
+  // `is_frozen`: FAILED_PRECONDITION instead of growing.
+  absl::StatusOr<std::shared_ptr<Slot>> add(const Stream& stream, const CodecParams& numbers,
+                                            bool is_frozen);
+  // So many sets, the neutral one included, without growing.
+  absl::Status reserve(const Stream& stream, int32_t sets);
   // set_of is for the caller to set.
   pkv_codec_params params() const;
   const pkv_geometry& geometry() const { return neutral_->geometry(); }
@@ -45,7 +49,7 @@ class CodecSets {
 
  private:
   explicit CodecSets(std::shared_ptr<const Codec> neutral) : neutral_(std::move(neutral)) {}
-  absl::Status grow(const Stream& stream);
+  absl::Status grow(const Stream& stream, int32_t capacity);
   absl::Status upload(const Stream& stream, int32_t set, const CodecParams& numbers) const;
 
   struct Arrays {

@@ -1,18 +1,23 @@
 // Small arrays that the host writes and the device reads: starts, counts, lengths of a call. A
-// ring, so that arrays of enqueued work stay as they are until the ring has gone round, which
-// waits. A call takes all that it needs at once.
+// ring. In host memory, arrays of enqueued work stay as they are until the ring has gone round,
+// which waits; in device memory, where the backend serves Words, they are written in stream order.
+// A call takes all that it needs at once.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/status.h"
+#include "core/cache/words.h"
 #include "core/runtime/buffer.h"
 #include "core/runtime/device.h"
 #include "core/runtime/stream.h"
@@ -25,20 +30,28 @@ class HostNumbers {
   static absl::StatusOr<HostNumbers> create(std::shared_ptr<const Device> device, int64_t identity,
                                             int64_t heads, int64_t page_tokens) {
     HostNumbers numbers;
-    const auto make = [&](int64_t bytes) { return Buffer::create(device, PKV_MEMORY_HOST, bytes); };
+    numbers.is_on_device_ = Words::are_served(*device);
+    const int32_t kind = numbers.is_on_device_ ? PKV_MEMORY_DEVICE : PKV_MEMORY_HOST;
+    const auto make = [&](int64_t bytes) { return Buffer::create(device, kind, bytes); };
     PKV_ASSIGN_OR_RETURN(numbers.identity_, make(identity * int64_t{sizeof(int32_t)}));
     PKV_ASSIGN_OR_RETURN(numbers.zeros_, make(heads * int64_t{sizeof(int32_t)}));
     PKV_ASSIGN_OR_RETURN(numbers.pages_, make(heads * page_tokens * int64_t{sizeof(int32_t)}));
     PKV_ASSIGN_OR_RETURN(numbers.ring_, make(kRingBytes));
-    std::iota(numbers.identity(), numbers.identity() + identity, 0);
-    std::fill_n(numbers.zeros_.as<int32_t>(), heads, 0);
-    for (int64_t head = 0; head < heads; ++head) {
-      int32_t* row = numbers.pages_.as<int32_t>() + head * page_tokens;
-      std::iota(row, row + page_tokens, 0);
-    }
+    std::vector<int32_t> each(static_cast<std::size_t>(std::max(identity, heads * page_tokens)));
+    PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(device));
+    const auto fill = [&](const Buffer& to) -> absl::Status {
+      PKV_RETURN_IF_ERROR(stream.copy(to.data(), each.data(), to.bytes()));
+      return stream.sync();
+    };
+    PKV_RETURN_IF_ERROR(fill(numbers.zeros_));
+    std::iota(each.begin(), each.end(), 0);
+    PKV_RETURN_IF_ERROR(fill(numbers.identity_));
+    for (std::size_t i = 0; i < each.size(); ++i) each[i] %= static_cast<int32_t>(page_tokens);
+    PKV_RETURN_IF_ERROR(fill(numbers.pages_));
     return numbers;
   }
 
+  // Both for stages to read.
   int32_t* identity() const { return identity_.as<int32_t>(); }
   const int32_t* zeros() const { return zeros_.as<int32_t>(); }  // [heads]
   const int32_t* page_rows() const {
@@ -52,7 +65,7 @@ class HostNumbers {
     return (identity + heads + heads * page_tokens) * int64_t{sizeof(int32_t)} + kRingBytes;
   }
 
-  // Room for numbers to be written now, aligned to 8.
+  // Room for numbers to be written now, aligned to 8. In host memory only.
   absl::StatusOr<std::byte*> take(const Stream& stream, int64_t bytes) {
     bytes = (bytes + 7) / 8 * 8;
     if (next_ + bytes > ring_.bytes()) {
@@ -64,10 +77,31 @@ class HostNumbers {
     next_ += bytes;
     return numbers;
   }
-  // The ring holds arrays of so many bytes. Nothing enqueued reads it.
+  // These numbers, as work that is enqueued from now on finds them; int32 in pairs, the first one
+  // low.
+  absl::StatusOr<const int64_t*> put(const Stream& stream, Words& words,
+                                     std::span<const int64_t> numbers) {
+    static_assert(std::endian::native == std::endian::little);
+    const auto bytes = static_cast<int64_t>(numbers.size_bytes());
+    if (!is_on_device_) {
+      PKV_ASSIGN_OR_RETURN(std::byte * room, take(stream, bytes));
+      std::copy(numbers.begin(), numbers.end(), reinterpret_cast<int64_t*>(room));
+      return reinterpret_cast<const int64_t*>(room);
+    }
+    PKV_RETURN_IF_ERROR(reserve(stream, bytes));
+    if (next_ + bytes > ring_.bytes()) next_ = 0;
+    auto* room = reinterpret_cast<int64_t*>(ring_.as<std::byte>() + next_);
+    next_ += bytes;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      words.set(room + i, static_cast<uint64_t>(numbers[i]));
+    }
+    return room;
+  }
+  // The ring holds arrays of so many bytes; the host waits where it grows.
   absl::Status reserve(const Stream& stream, int64_t bytes) {
     if (bytes <= ring_.bytes()) return absl::OkStatus();
-    PKV_ASSIGN_OR_RETURN(ring_, Buffer::create(stream.device(), PKV_MEMORY_HOST, 2 * bytes));
+    PKV_RETURN_IF_ERROR(stream.sync());
+    PKV_ASSIGN_OR_RETURN(ring_, Buffer::create(stream.device(), ring_.kind(), 2 * bytes));
     next_ = 0;
     return absl::OkStatus();
   }
@@ -76,6 +110,7 @@ class HostNumbers {
   static constexpr int64_t kRingBytes = 1 << 16;
   HostNumbers() = default;
 
+  bool is_on_device_ = false;
   Buffer identity_;
   Buffer zeros_;
   Buffer pages_;

@@ -18,12 +18,14 @@ absl::StatusOr<std::unique_ptr<Layer>> Layer::create(const CacheShape& shape, Ca
   PKV_ASSIGN_OR_RETURN(PageTable sinks, PageTable::create(shape.device, sequences, 1));
   PKV_ASSIGN_OR_RETURN(PageTable rows, PageTable::create(shape.device, sequences, 1));
   PKV_ASSIGN_OR_RETURN(PageTable records, PageTable::create(shape.device, sequences, 1));
-  std::unique_ptr<Layer> layer(new Layer(shape, pools,
+  std::unique_ptr<Layer> layer(new Layer(shape, pools, number,
                                          shape.policies[static_cast<std::size_t>(number)],
                                          std::move(sinks), std::move(rows), std::move(records)));
   // Attention in full reads a codec too, the neutral one: it tells which queries are bad.
   PKV_ASSIGN_OR_RETURN(layer->sets_,
                        CodecSets::create(shape.device, shape.geometry, shape.codec_options));
+  PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(shape.device));
+  PKV_RETURN_IF_ERROR(layer->make_states(stream));
   if (!layer->is_sparse()) return layer;
   const auto make = [&](int64_t bytes) {
     return Buffer::create(shape.device, PKV_MEMORY_DEVICE, sequences * bytes);
@@ -31,7 +33,6 @@ absl::StatusOr<std::unique_ptr<Layer>> Layer::create(const CacheShape& shape, Ca
   PKV_ASSIGN_OR_RETURN(layer->value_sums_, make(shape.value_sum_bytes));
   PKV_ASSIGN_OR_RETURN(layer->good_counts_, make(shape.good_count_bytes));
   PKV_ASSIGN_OR_RETURN(layer->occupancy_, make(shape.occupancy_bytes));
-  PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(shape.device));
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     PKV_RETURN_IF_ERROR(layer->clear_sums(stream, sequence));
   }
@@ -65,7 +66,8 @@ absl::StatusOr<Layer::Cut> Layer::prepare_cut(const Stream& stream, int32_t sequ
       PKV_ASSIGN_OR_RETURN(change.set, use(stream, state, *change.fit));
     }
   }
-  PKV_RETURN_IF_ERROR(record_pages_.grow(shape_.record_pages(change.zone)));
+  PKV_RETURN_IF_ERROR(
+      record_pages_.grow(stream, pools_.words, shape_.record_pages(change.zone), pools_.is_frozen));
   PKV_RETURN_IF_ERROR(take_records(state, change.zone, change.encode_from, change.fresh));
   return change;
 }
@@ -111,6 +113,7 @@ absl::Status Layer::cut(const Stream& stream, Cut& change) {
     state.blocks.resize(static_cast<std::size_t>(blocks));
   }
   trim(sequence);
+  note_change(sequence);
   ++stamp_;
   return status;
 }
@@ -121,13 +124,14 @@ absl::Status Layer::share(const Stream& stream, int32_t source, int32_t target) 
   to = from;
   const auto place = [&](PageTable& table, const std::vector<PageRef>& pages) {
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      table.set(target, static_cast<int64_t>(i), pages[i].data());
+      table.set(pools_.words, target, static_cast<int64_t>(i), pages[i].data());
     }
   };
-  if (to.sink) sink_pages_.set(target, 0, to.sink.data());
+  note_change(target);
+  if (to.sink) sink_pages_.set(pools_.words, target, 0, to.sink.data());
   place(row_pages_, to.rows);
   place(record_pages_, to.records);
-  if (pool_) PKV_RETURN_IF_ERROR(set_blocks(target, std::vector<int32_t>(from.blocks)));
+  if (pool_) PKV_RETURN_IF_ERROR(set_blocks(stream, target, std::vector<int32_t>(from.blocks)));
   if (!is_sparse()) return absl::OkStatus();
   const auto copy = [&](const Buffer& live, int64_t bytes) {
     return stream.copy(live.as<std::byte>() + target * bytes, live.as<std::byte>() + source * bytes,
@@ -141,6 +145,7 @@ absl::Status Layer::share(const Stream& stream, int32_t source, int32_t target) 
 
 absl::Status Layer::clear(const Stream& stream, int32_t sequence) {
   states_[index(sequence)] = SequenceState();
+  note_change(sequence);
   ++stamp_;
   return is_sparse() ? clear_sums(stream, sequence) : absl::OkStatus();
 }
@@ -155,13 +160,15 @@ absl::Status Layer::bind(TensorView keys, std::optional<TensorView> values) {
 }
 
 // The tables follow; what the pages hold is the caller's.
-absl::Status Layer::set_blocks(int32_t sequence, std::vector<int32_t> blocks) {
+absl::Status Layer::set_blocks(const Stream& stream, int32_t sequence,
+                               std::vector<int32_t> blocks) {
   const auto count = static_cast<int64_t>(blocks.size());
-  PKV_RETURN_IF_ERROR(pool_->key_table.grow(count));
-  PKV_RETURN_IF_ERROR(pool_->value_table.grow(count));
+  Words& words = pools_.words;
+  PKV_RETURN_IF_ERROR(pool_->key_table.grow(stream, words, count, pools_.is_frozen));
+  PKV_RETURN_IF_ERROR(pool_->value_table.grow(stream, words, count, pools_.is_frozen));
   const auto place = [&](PageTable& table, const TensorView& view) {
     for (int64_t i = 0; i < count; ++i) {
-      table.set(sequence, i,
+      table.set(words, sequence, i,
                 static_cast<std::byte*>(view.origin()) +
                     view.element_offset(int64_t{blocks[static_cast<std::size_t>(i)]}, 0, 0, 0) *
                         shape_.element_bytes);
@@ -215,15 +222,22 @@ pkv_pages Layer::values() const {
   return pool_->values ? bound_pages(pool_->value_table, *pool_->values) : keys();
 }
 
-absl::Status Layer::reserve(int64_t tokens) {
-  PKV_RETURN_IF_ERROR(row_pages_.grow(shape_.row_pages(tokens)));
-  return record_pages_.grow(shape_.record_pages(zone_of(shape_.rules, tokens)));
+absl::Status Layer::reserve(const Stream& stream, int64_t tokens) {
+  const auto grow = [&](PageTable& table, int64_t entries) {
+    return table.grow(stream, pools_.words, entries, pools_.is_frozen);
+  };
+  PKV_RETURN_IF_ERROR(grow(row_pages_, shape_.row_pages(tokens)));
+  PKV_RETURN_IF_ERROR(grow(record_pages_, shape_.record_pages(zone_of(shape_.rules, tokens))));
+  if (!is_on_device() || !is_sparse() || pools_.is_frozen) return absl::OkStatus();
+  // One for each sequence, and as many while they change.
+  const int64_t sets = std::min<int64_t>(2 * int64_t{shape_.desc.sequences} + 1, 1 << 16);
+  return sets_->reserve(stream, static_cast<int32_t>(sets));
 }
 
 int64_t Layer::table_bytes() const {
   int64_t bytes = sink_pages_.bytes() + row_pages_.bytes() + record_pages_.bytes();
   if (pool_) bytes += pool_->key_table.bytes() + pool_->value_table.bytes();
-  return bytes + value_sums_.bytes() + good_counts_.bytes();
+  return bytes + value_sums_.bytes() + good_counts_.bytes() + states_on_device_.bytes();
 }
 
 // The sets in use, the neutral one apart, and the numbers of all fits.

@@ -21,6 +21,7 @@
 #include "core/cache/page_table.h"
 #include "core/cache/query_log.h"
 #include "core/cache/shape.h"
+#include "core/cache/words.h"
 #include "core/runtime/buffer.h"
 #include "core/runtime/stream.h"
 
@@ -37,6 +38,13 @@ struct CachePools {
   int64_t query_bytes = 0;  // of one token, all heads
   std::optional<HostNumbers> numbers;
   Buffer encode_scratch;
+  Words words;
+  // What pkv_cache_reserve has booked, for captured steps. Once one has been captured, what it
+  // reads stays where it is.
+  int64_t reserved_tokens = 0;
+  int64_t reserved_step_tokens = 0;
+  bool is_frozen = false;
+  Buffer faults;  // [layers, 4] what advance found wrong, in host memory
   // Counts since the cache was made, for stats.
   int64_t encoded = 0;
   int64_t fits = 0;
@@ -120,6 +128,29 @@ class Layer {
         false;  // rows that are not finite are listed, not refused, whatever the policy
   };
   absl::Status append(const Stream& stream, const Input& input);
+
+  // layer_device.cpp: what the device knows of lengths and tables, where the backend serves Words.
+  bool is_on_device() const { return states_on_device_.bytes() > 0; }
+  // What has changed on the host goes to pools.words; settle enqueues it too.
+  void collect_changes();
+  absl::Status settle(const Stream& stream);
+  // The rows of `input` to their places; lengths stay.
+  absl::Status place(const Stream& stream, const Input& input) const;
+  // The device's half of an append, and numbers of a call: advance (pariskv_backend.h) with all
+  // that is the layer's. With `appends` the host's lengths hold the tokens already, or will hold
+  // them (captured).
+  absl::Status advance(const Stream& stream, std::span<const int32_t> sequences,
+                       std::span<const int64_t> counts, bool appends, pkv_advance_args args);
+  // Whether the device's lengths are behind the host's by just these tokens.
+  bool is_behind_by(std::span<const int32_t> sequences, std::span<const int64_t> counts) const;
+  // The device's lengths are what the host's are: an append's work has been enqueued.
+  void note_appended(std::span<const int32_t> sequences);
+  // A launch of a captured append is to come. Room first, then lengths.
+  absl::Status make_room(const Stream& stream, int32_t sequence, int64_t count) {
+    return take_rows(stream, sequence, states_[index(sequence)].tokens + count);
+  }
+  void give_room_back(int32_t sequence) { trim(sequence); }
+  void follow(int32_t sequence, int64_t count);
   // Encodes and fits what is due.
   absl::Status flush(const Stream& stream, int32_t sequence);
   // `queries` [m, hq, d] or NULL.
@@ -146,7 +177,7 @@ class Layer {
   // keys [pages, h, page_tokens, d], values the same with dv.
   absl::Status bind(TensorView keys, std::optional<TensorView> values);
   const BoundPool& pool() const { return *pool_; }
-  absl::Status set_blocks(int32_t sequence, std::vector<int32_t> blocks);
+  absl::Status set_blocks(const Stream& stream, int32_t sequence, std::vector<int32_t> blocks);
   absl::Status import_codec(const Stream& stream, const CodecParams& numbers);
   absl::StatusOr<CodecParams> codec_of(int32_t sequence) const;
   bool has_imported() const { return imported_.has_value(); }
@@ -176,16 +207,17 @@ class Layer {
   // Byte-exact, between views of `tokens` rows; fetch does the copying.
   absl::Status copy_run(const Stream& stream, const RowRun& from, const RowRun& to) const;
 
-  absl::Status reserve(int64_t tokens);
+  absl::Status reserve(const Stream& stream, int64_t tokens);
   int64_t table_bytes() const;
   int64_t occupancy_bytes() const { return occupancy_.bytes(); }
   int64_t codec_bytes() const;
 
  private:
-  Layer(const CacheShape& shape, CachePools& pools, LayerPolicy policy, PageTable sinks,
-        PageTable rows, PageTable records)
+  Layer(const CacheShape& shape, CachePools& pools, int32_t number, LayerPolicy policy,
+        PageTable sinks, PageTable rows, PageTable records)
       : shape_(shape),
         pools_(pools),
+        number_(number),
         policy_(policy),
         states_(static_cast<std::size_t>(shape.desc.sequences)),
         sink_pages_(std::move(sinks)),
@@ -208,6 +240,16 @@ class Layer {
     return shape_.value_elements == 0 ? 0 : shape_.key_elements * shape_.element_bytes;
   }
   pkv_pages pages_of(const PageTable& table, int64_t page_tokens, int64_t offset) const;
+
+  // layer_device.cpp
+  absl::Status make_states(const Stream& stream);
+  pkv_sequence_state state_of(int32_t sequence) const;
+  pkv_sequence_state* states_on_device() const {
+    return states_on_device_.as<pkv_sequence_state>();
+  }
+  void note_change(int32_t sequence) {
+    if (is_on_device()) touched_.push_back(sequence);
+  }
 
   // layer_rows.cpp
   absl::Status take_rows(const Stream& stream, int32_t sequence, int64_t tokens);
@@ -242,6 +284,7 @@ class Layer {
 
   const CacheShape& shape_;
   CachePools& pools_;
+  int32_t number_;
   LayerPolicy policy_;
   std::unique_ptr<CodecSets> sets_;  // outlives the states, which hold some of them
   std::vector<SequenceState> states_;
@@ -256,6 +299,10 @@ class Layer {
   Buffer good_counts_;  // [sequences, h] int64
   Buffer occupancy_;    // [sequences, h, d/8, 256] int32
   uint64_t stamp_ = 1;
+  Buffer states_on_device_;                // [sequences] pkv_sequence_state
+  std::vector<pkv_sequence_state> known_;  // what it holds
+  std::vector<int32_t> touched_;           // sequences that may differ from it
+  std::vector<int64_t> coming_;            // [sequences] tokens of the append in progress
 };
 
 }  // namespace pkv

@@ -110,14 +110,15 @@ absl::StatusOr<std::shared_ptr<CodecSets::Slot>> Layer::use(const Stream& stream
   }
   std::shared_ptr<CodecSets::Slot> slot = fit.slot.lock();
   if (slot == nullptr) {
-    PKV_ASSIGN_OR_RETURN(slot, sets_->add(stream, *fit.numbers));
+    PKV_ASSIGN_OR_RETURN(slot, sets_->add(stream, *fit.numbers, pools_.is_frozen));
     fit.slot = slot;
   }
   return slot;
 }
 
 absl::Status Layer::import_codec(const Stream& stream, const CodecParams& numbers) {
-  PKV_ASSIGN_OR_RETURN(std::shared_ptr<CodecSets::Slot> slot, sets_->add(stream, numbers));
+  PKV_ASSIGN_OR_RETURN(std::shared_ptr<CodecSets::Slot> slot,
+                       sets_->add(stream, numbers, pools_.is_frozen));
   imported_ = numbers;
   imported_slot_ = std::move(slot);
   return absl::OkStatus();

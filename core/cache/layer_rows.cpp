@@ -103,9 +103,8 @@ absl::Status Layer::copy_run(const Stream& stream, const RowRun& from, const Row
   args.positions = is_page       ? numbers.page_rows()
                    : tokens == 1 ? numbers.zeros()
                                  : numbers.identity();
-  PKV_ASSIGN_OR_RETURN(std::byte * length, pools_.numbers->take(stream, sizeof(int64_t)));
-  *reinterpret_cast<int64_t*>(length) = tokens;
-  args.batch.lengths = reinterpret_cast<const int64_t*>(length);
+  PKV_ASSIGN_OR_RETURN(args.batch.lengths, pools_.numbers->put(stream, pools_.words, {&tokens, 1}));
+  PKV_RETURN_IF_ERROR(pools_.words.flush(stream));
   const auto shifted = [&](Rows rows, int64_t head) {
     rows.data += head * rows.head_stride * shape_.element_bytes;
     return rows;
@@ -151,8 +150,9 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
   std::vector<PageRef> rows;
   PKV_RETURN_IF_ERROR(pools_.sinks->take(writes_sink && !owns_sink ? 1 : 0, sinks));
   PKV_RETURN_IF_ERROR(pools_.rows->take(needed - held + (copies_row ? 1 : 0), rows));
-  PKV_RETURN_IF_ERROR(row_pages_.grow(needed));
+  PKV_RETURN_IF_ERROR(row_pages_.grow(stream, pools_.words, needed, pools_.is_frozen));
   state.rows.reserve(static_cast<std::size_t>(needed));
+  note_change(sequence);
 
   if (!sinks.empty()) {
     if (state.sink) {
@@ -160,17 +160,17 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
           stream.copy(sinks.front().data(), state.sink.data(), pools_.sinks->page_bytes()));
     }
     state.sink = std::move(sinks.front());
-    sink_pages_.set(sequence, 0, state.sink.data());
+    sink_pages_.set(pools_.words, sequence, 0, state.sink.data());
   }
   if (copies_row) {
     PageRef& old = state.rows[static_cast<std::size_t>(first)];
     PKV_RETURN_IF_ERROR(stream.copy(rows.back().data(), old.data(), pools_.rows->page_bytes()));
     old = std::move(rows.back());
     rows.pop_back();
-    row_pages_.set(sequence, first, old.data());
+    row_pages_.set(pools_.words, sequence, first, old.data());
   }
   for (PageRef& page : rows) {
-    row_pages_.set(sequence, static_cast<int64_t>(state.rows.size()), page.data());
+    row_pages_.set(pools_.words, sequence, static_cast<int64_t>(state.rows.size()), page.data());
     state.rows.push_back(std::move(page));
   }
   return absl::OkStatus();
@@ -179,6 +179,7 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
 // What an append that failed has taken.
 void Layer::trim(int32_t sequence) {
   SequenceState& state = states_[index(sequence)];
+  note_change(sequence);
   if (!pool_) state.rows.resize(static_cast<std::size_t>(shape_.row_pages(state.tokens)));
   if (state.tokens == 0) state.sink = PageRef();
   state.queries.truncate(state.tokens);

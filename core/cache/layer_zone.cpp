@@ -39,8 +39,9 @@ absl::Status Layer::place_records(const Stream& stream, int32_t sequence, int64_
     ref = std::move(fresh.back());
     fresh.pop_back();
   }
-  for (int64_t page = 0; page < pages; ++page) {
-    record_pages_.set(sequence, page, state.records[static_cast<std::size_t>(page)].data());
+  for (int64_t page = from / page_tokens; page < pages; ++page) {
+    record_pages_.set(pools_.words, sequence, page,
+                      state.records[static_cast<std::size_t>(page)].data());
   }
   return absl::OkStatus();
 }
@@ -90,18 +91,15 @@ absl::Status Layer::encode(const Stream& stream, int32_t sequence, int64_t begin
     const int64_t key_strides[4] = {0, run.key_head_stride, run.key_token_stride, 1};
     const int64_t value_shape[4] = {1, g.kv_heads, run.tokens, g.value_dim};
     const int64_t value_strides[4] = {0, run.value_head_stride, run.value_token_stride, 1};
-    PKV_ASSIGN_OR_RETURN(std::byte * room_for_numbers,
-                         pools_.numbers->take(stream, 2 * sizeof(int64_t) + sizeof(int32_t)));
-    auto* numbers = reinterpret_cast<int64_t*>(room_for_numbers);
-    auto* set_of = reinterpret_cast<int32_t*>(numbers + 2);
-    numbers[0] = done;
-    numbers[1] = run.tokens;
-    *set_of = state.set->index();
+    const int64_t host_numbers[] = {done, run.tokens, state.set->index()};
+    PKV_ASSIGN_OR_RETURN(const int64_t* numbers,
+                         pools_.numbers->put(stream, pools_.words, host_numbers));
+    PKV_RETURN_IF_ERROR(pools_.words.flush(stream));
     pkv_encode_args args{};
     args.struct_size = sizeof args;
     args.batch = 1;
     args.codec = sets_->params();
-    args.codec.set_of = set_of;
+    args.codec.set_of = reinterpret_cast<const int32_t*>(numbers + 2);
     args.keys.data = run.keys;
     args.keys.device_type = device.info().device_type;
     args.keys.device_id = device.info().device_id;
@@ -161,7 +159,8 @@ absl::StatusOr<Layer::Advance> Layer::prepare_advance(const Stream& stream, int3
   if (!advance.is_encoded) return advance;
   const bool goes_on = state.encoded > 0 && state.encoded_with == advance.fit;
   advance.encode_from = goes_on ? state.encoded : 0;
-  PKV_RETURN_IF_ERROR(record_pages_.grow(shape_.record_pages(advance.zone)));
+  PKV_RETURN_IF_ERROR(record_pages_.grow(stream, pools_.words, shape_.record_pages(advance.zone),
+                                         pools_.is_frozen));
   PKV_RETURN_IF_ERROR(take_records(state, advance.zone, advance.encode_from, advance.fresh));
   return advance;
 }
@@ -169,6 +168,7 @@ absl::StatusOr<Layer::Advance> Layer::prepare_advance(const Stream& stream, int3
 absl::Status Layer::run_advance(const Stream& stream, int32_t sequence, Advance& advance) {
   SequenceState& state = states_[index(sequence)];
   if (advance.zone == state.zone && advance.set == nullptr) return absl::OkStatus();
+  note_change(sequence);
   if (advance.is_encoded) {
     state.set = advance.set;
     if (advance.encode_from == 0) PKV_RETURN_IF_ERROR(clear_sums(stream, sequence));
@@ -199,12 +199,28 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
       if (input.keys != nullptr) {
         PKV_RETURN_IF_ERROR(take_rows(stream, sequence, state.tokens + count));
       }
-      PKV_RETURN_IF_ERROR(
-          write_rows(stream, sequence, input, first, count, looks ? &bad[i] : nullptr));
+      if (!is_on_device()) {
+        PKV_RETURN_IF_ERROR(
+            write_rows(stream, sequence, input, first, count, looks ? &bad[i] : nullptr));
+      }
       if (input.queries != nullptr && is_sparse()) {
         PKV_RETURN_IF_ERROR(keep_queries(stream, sequence, *input.queries, first, count));
       }
       first += count;
+    }
+    if (is_on_device() && input.keys != nullptr) {
+      for (std::size_t i = 0; i < batch; ++i) coming_[index(input.sequences[i])] = input.counts[i];
+      PKV_RETURN_IF_ERROR(settle(stream));
+      PKV_RETURN_IF_ERROR(place(stream, input));
+    }
+    if (is_on_device() && looks) {  // a device of host memory: that of tests
+      PKV_RETURN_IF_ERROR(stream.sync());
+      Input placed = input;
+      placed.keys = nullptr;
+      for (std::size_t i = 0; i < batch; ++i) {
+        PKV_RETURN_IF_ERROR(
+            write_rows(stream, input.sequences[i], placed, 0, input.counts[i], &bad[i]));
+      }
     }
     if (shape_.desc.deferred != 0) return absl::OkStatus();
     for (std::size_t i = 0; i < batch; ++i) {
@@ -222,6 +238,8 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
   }
   for (std::size_t i = 0; i < batch; ++i) {
     SequenceState& state = states_[index(input.sequences[i])];
+    note_change(input.sequences[i]);
+    if (is_on_device()) coming_[index(input.sequences[i])] = 0;
     if (status.ok()) {
       state.tokens += input.counts[i];
       state.bad.insert(state.bad.end(), bad[i].begin(), bad[i].end());
@@ -237,6 +255,7 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
 // After a device failed in the middle: the zone is attended in full until the next flush.
 void Layer::forget_zone(const Stream& stream, int32_t sequence) {
   SequenceState& state = states_[index(sequence)];
+  note_change(sequence);
   const int64_t zone = is_sparse() ? zone_of(shape_.rules, state.tokens) : 0;
   while (!state.fits.empty() && state.fits.back()->length > zone) state.fits.pop_back();
   state.zone = 0;

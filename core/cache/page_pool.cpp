@@ -24,7 +24,7 @@ void PageRef::drop() {
   PagePool& pool = *page_->pool;
   if (--page_->uses == 1) --pool.shared_;
   if (page_->uses > 0) return;
-  pool.free_.push_back(page_);  // has room: add_chunk made it
+  (pool.is_holding_ ? pool.held_ : pool.free_).push_back(page_);  // has room: add_chunk made it
   --pool.used_;
   pool.budget_->used -= pool.page_bytes_;
 }
@@ -33,6 +33,7 @@ absl::Status PagePool::add_chunk(int64_t pages) {
   PKV_ASSIGN_OR_RETURN(Buffer chunk, Buffer::create(device_, kind_, pages * page_bytes_));
   const auto all = pages_.size() + static_cast<std::size_t>(pages);
   free_.reserve(all);
+  held_.reserve(all);
   chunks_.reserve(chunks_.size() + 1);
   const std::size_t before = pages_.size();
   pages_.resize(all);

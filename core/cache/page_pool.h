@@ -73,6 +73,14 @@ class PagePool {
   // So many pages can be taken without going to the backend.
   absl::Status reserve(int64_t count);
 
+  // Pages given back while holding are not handed out before release().
+  void hold(bool holds) { is_holding_ = holds; }
+  bool is_holding() const { return is_holding_; }
+  void release() {
+    free_.insert(free_.end(), held_.begin(), held_.end());
+    held_.clear();
+  }
+
   int64_t page_bytes() const { return page_bytes_; }
   int64_t used() const { return used_; }      // pages
   int64_t shared() const { return shared_; }  // of them, with more than one use
@@ -90,6 +98,8 @@ class PagePool {
   std::vector<Buffer> chunks_;
   std::deque<PageRef::Page> pages_;
   std::vector<PageRef::Page*> free_;
+  std::vector<PageRef::Page*> held_;
+  bool is_holding_ = false;
   int64_t used_ = 0;
   int64_t shared_ = 0;
 };

@@ -103,8 +103,20 @@ absl::Status merge(const Stream& stream, int32_t count, const pkv_tensor* output
     }
     parts.push_back(part);
   }
+  const pkv_backend& backend = device.backend();
+  if (backend.merge != nullptr) {
+    pkv_merge_args args{};
+    args.struct_size = sizeof args;
+    args.count = count;
+    args.outputs = outputs;
+    args.lses = lses;
+    args.output = to.tensor();
+    args.lse = lse;
+    return device.call("merge", backend.merge, stream.handle(), &args);
+  }
   if (device.info().device_type != PKV_DEVICE_CPU) {
-    return absl::UnimplementedError("merge: accepted: backends on the CPU");
+    return absl::UnimplementedError(
+        str_cat("merge: ", backend.name, " has none, accepted: backends on the CPU"));
   }
   PKV_RETURN_IF_ERROR(stream.sync());
   HeadMerge head_merge(parts, lses, to);

@@ -31,12 +31,13 @@ enum class Piece {
   kRowKeys,          // [b * h, k, d] of any dtype
   kRowValues,        // [b * h, k, dv] of any dtype
   kPartLengths,      // [PKV_MAX_PARTS, b] int64
+  kNumbers,          // what each query token of a cache sees (core/cache/step_numbers.h)
   kStage,            // what the backend asks for, the most of any stage
 };
-inline constexpr std::array<std::string_view, 14> kPieceNames = {
-    "lengths",      "votes",     "candidates", "candidate_counts", "scores",   "positions",
-    "counts",       "estimates", "rest_lse",   "sample_estimates", "row_keys", "row_values",
-    "part_lengths", "stage"};
+inline constexpr std::array<std::string_view, 15> kPieceNames = {
+    "lengths",   "votes",      "candidates",   "candidate_counts", "scores",
+    "positions", "counts",     "estimates",    "rest_lse",         "sample_estimates",
+    "row_keys",  "row_values", "part_lengths", "numbers",          "stage"};
 
 class ScratchLedger {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -25,7 +26,18 @@ void add_bytes(std::string& all, const void* data, std::size_t bytes) {
   if (bytes > 0) all.append(static_cast<const char*>(data), bytes);
 }
 
+std::string open_name(Runtime& runtime, const char* backend) {
+  const char* plugin = std::getenv("PKV_CACHE_PLUGIN");
+  return plugin == nullptr ? backend : runtime.backend(runtime.load(plugin)).name;
+}
+
 }  // namespace
+
+Machine::Machine(const char* backend)
+    : device(runtime, open_name(runtime, backend).c_str()), stream(device) {
+  const char* streams = std::getenv("PKV_CACHE_STREAMS");
+  if (streams != nullptr) check(pkv_device_set(device.get(), "streams", streams));
+}
 
 Config config_of(const Shape& shape) {
   Config config(shape.profile.c_str());
@@ -142,8 +154,11 @@ pkv_status World::append(int32_t layer, const Parts& parts, bool with_queries) {
   const Tensor values = content_.values(tokens, layer);
   const Tensor queries = content_.queries(tokens, layer);
   const pkv_tensor k = keys.view(), v = values.view(), q = queries.view();
-  return pkv_cache_append(cache_, stream(), layer, &batch.c, &k,
-                          shape_.has_own_values() ? &v : nullptr, with_queries ? &q : nullptr);
+  const pkv_status status =
+      pkv_cache_append(cache_, stream(), layer, &batch.c, &k,
+                       shape_.has_own_values() ? &v : nullptr, with_queries ? &q : nullptr);
+  if (status == PKV_OK) check(pkv_stream_sync(stream()));
+  return status;
 }
 
 pkv_status World::decode_step(int32_t layer, const Parts& parts, uint32_t flags, Attended& out) {

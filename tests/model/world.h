@@ -13,8 +13,10 @@
 
 namespace pkv::cache_model {
 
+// `backend`, or in its place a plug-in: PKV_CACHE_PLUGIN names its file, PKV_CACHE_STREAMS=deferred
+// asks gpu-host for streams that run when they are waited for.
 struct Machine {
-  explicit Machine(const char* backend) : device(runtime, backend), stream(device) {}
+  explicit Machine(const char* backend);
   Runtime runtime;
   Device device;
   Stream stream;

@@ -197,6 +197,20 @@ def test_a_failed_case_fails_the_check_but_no_later_part(fake, capsys):
     assert fake.result("bench")["results"]
 
 
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_cache_that_differs_fails_the_check(fake, capsys, code):
+    row = {"tokens": 64, "layers": 2, "steps": 9, "step_us": 1.0, "relative_error": 0.001}
+    row.update(compared=3, grown_bytes=0)
+    said = f"print(json.dumps({row!r}))" if code < 2 else "print('no', file=sys.stderr)"
+    fake.program("pkv-cache-check", f"{said}\nsys.exit({code})")
+    assert fake.run("--parts", "cache", "--cache-options", "--tokens 64") == min(code, 1)
+    assert fake.commands()[-1][-2:] == ["--tokens", "64"]
+    out = table(capsys)
+    assert ("ok" if code == 0 else "FAILED") in out
+    assert ("9 steps of one graph" in out) == (code < 2)
+    assert (fake.result("cache")["trouble"] == "") == (code == 0)
+
+
 def test_nothing_passed_is_no_success(fake, capsys):
     names = ("store_a", "store_b", "vote_a", "vote_b")
     fake.conformance(**dict.fromkeys(names, "skipped"))

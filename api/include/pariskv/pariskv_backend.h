@@ -321,6 +321,78 @@ typedef struct pkv_step_args {
   pkv_row_cache_args row_cache; /* of the rows that fetch names */
 } pkv_step_args;
 
+/* Where the sequences of a cache's layer stand, as the device knows it: [sequences] of these, read
+ * and written in stream order. What a step reads of lengths it reads here, so that one captured
+ * step serves sequences that grow. */
+typedef struct pkv_sequence_state {
+  int64_t tokens;
+  int64_t encoded; /* keys with records */
+  int64_t limit;   /* tokens that there are pages for */
+  int64_t set;     /* of the codecs */
+} pkv_sequence_state;
+
+/* Optional slot place (9; exact): tokens into the pages behind the ends of sequences. Entry i has
+ * counts[i] rows; the first goes to position states[sequences[i]].tokens. The rows of an entry that
+ * would pass the state's limit are not written. Lengths stay as they are. */
+typedef struct pkv_place_args {
+  uint32_t struct_size;
+  int32_t kv_heads;
+  int32_t batch; /* b */
+  int32_t reserved;
+  const int32_t *sequences;         /* host [b] */
+  const int64_t *counts;            /* host [b] */
+  const pkv_sequence_state *states; /* [sequences] */
+  pkv_tensor keys;                  /* [n, h, d], n the sum of counts */
+  pkv_tensor values;                /* [n, h, dv]; ndim 0: none */
+  int64_t sink;                     /* positions below lie in the sink's pages, the others, counted
+                                     * from it, in those of the rows; their tables are written
+                                     * through */
+  pkv_pages sink_keys, sink_values;
+  pkv_pages row_keys, row_values;
+} pkv_place_args;
+
+/* Optional slot advance (9; exact): the numbers of a call from the states. Entry i is counts[i]
+ * query tokens, the last ones of its sequence; with `appends` its tokens first become counts[i]
+ * more. Query token t of a sequence's last c tokens is at p = tokens - c + t and sees positions to
+ * p: records of positions below sink + keys, keys = encoded if `uses_records`, else 0; of the
+ * sink [sink_start, sink_start + sink_length); and from position row_origin + row_start on
+ * row_length tokens. With a window w > 0 positions below p + 1 - w are not seen.
+ * An entry that would pass the state's limit, or a bound, changes nothing, and its numbers
+ * are 0; the first such fault is left in `fault`, if that holds none. */
+enum { PKV_ADVANCE_LIMIT = 1, PKV_ADVANCE_KEYS = 2, PKV_ADVANCE_ROWS = 3 };
+typedef struct pkv_advance_args {
+  uint32_t struct_size;
+  int32_t appends;
+  int32_t uses_records;
+  int32_t batch;              /* b */
+  const int32_t *sequences;   /* host [b] */
+  const int64_t *counts;      /* host [b] */
+  pkv_sequence_state *states; /* [sequences] */
+  int64_t sink;
+  int64_t window;
+  int64_t row_origin;
+  int64_t most_keys; /* bounds of keys and row_length */
+  int64_t most_rows;
+  int32_t *out_sequences; /* [n] */
+  int32_t *out_sets;      /* [n]; 0 without records */
+  int64_t *keys;          /* [n] */
+  int64_t *sink_starts;   /* [n] */
+  int64_t *sink_lengths;  /* [n] */
+  int64_t *row_starts;    /* [n]; 0 without row_length */
+  int64_t *row_lengths;   /* [n] */
+  int64_t *fault;         /* [4] kind (PKV_ADVANCE_*), sequence, number, bound */
+} pkv_advance_args;
+
+/* Optional slot merge (8; bounded): as pkv_merge. */
+typedef struct pkv_merge_args {
+  uint32_t struct_size;
+  int32_t count;
+  const pkv_tensor *outputs; /* host [count] of [n, hq, dv], one dtype */
+  const float *const *lses;  /* host [count] of [n, hq] */
+  pkv_tensor output;         /* [n, hq, dv] */
+  float *lse;                /* [n, hq]; NULL: not wanted */
+} pkv_merge_args;
+
 /* One stage. `supports` refuses with a sentence; only sizes, dtypes and options of its arguments
  * are read. `scratch_bytes` likewise; the answer holds for any smaller lengths. */
 #define PKV_STAGE_SLOTS(Args)                                                                   \
@@ -425,6 +497,24 @@ typedef struct pkv_backend {
   pkv_status (*device_parallel)(pkv_backend_device *device, const pkv_parallel *parallel);
   int32_t has_row_cache; /* 1: `step` uses row_cache; else none is allocated */
   int32_t reserved;
+
+  /* NULL: core merges in host memory, or refuses where the device's is another. */
+  pkv_status (*merge)(pkv_backend_device *device, pkv_backend_stream *stream,
+                      const pkv_merge_args *args);
+  /* What lets the steps of a cache run without a wait; of these four all or none (NULL: the tables
+   * of a cache lie in host memory, and each call waits for the one before). They allocate nothing
+   * and keep no host memory.
+   * memory_words writes values[i] to targets[i], 8 bytes aligned to 8 each, in stream order; host
+   * arrays [count], targets all different. stream_capturing: 1 while what is enqueued is recorded
+   * for a graph, else 0. */
+  pkv_status (*memory_words)(pkv_backend_device *device, pkv_backend_stream *stream, int32_t count,
+                             void *const *targets, const uint64_t *values);
+  pkv_status (*stream_capturing)(pkv_backend_device *device, pkv_backend_stream *stream,
+                                 int32_t *out);
+  pkv_status (*place)(pkv_backend_device *device, pkv_backend_stream *stream,
+                      const pkv_place_args *args);
+  pkv_status (*advance)(pkv_backend_device *device, pkv_backend_stream *stream,
+                        const pkv_advance_args *args);
 } pkv_backend;
 
 /* Returns the backend's table, valid until the process ends, or NULL after host->report with the

@@ -38,9 +38,10 @@
  *     back to what the lengths say.
  *  f. Any call from any thread: calls on one cache wait for one another. pkv_cache_destroy is the
  *     last.
- *  g. Work is enqueued on the stream given, and each call first waits until the preceding call on
- *     the same cache has passed, whatever their streams: page tables are written in place. The host
- *     also waits where the name ends in _sync and where a codec is fitted. */
+ *  g. Work is enqueued on the stream given, and each call comes behind the preceding call on the
+ *     same cache, whatever their streams (flush: see there). The host waits where the name ends in
+ *     _sync, where a codec is fitted, where scratch or tables grow (pkv_cache_reserve), and, with
+ *     backends whose tables lie in host memory (describe: tables), in every call. */
 #ifndef PARISKV_CACHE_H_
 #define PARISKV_CACHE_H_
 
@@ -197,7 +198,9 @@ PKV_API pkv_status pkv_cache_append(pkv_cache *cache, pkv_stream *stream, int32_
                                     const pkv_tensor *values, const pkv_tensor *queries);
 
 /* Encodes and fits what is due, for all layers and sequences. Without desc.deferred there is never
- * anything due. Until then the tokens lie in the dense tail, which is longer for it. */
+ * anything due. Until then the tokens lie in the dense tail, which is longer for it.
+ * Off the critical path: given a stream of its own, the flush begins behind the calls before it,
+ * and a later call waits only for the layers that it reads. */
 PKV_API pkv_status pkv_cache_flush(pkv_cache *cache, pkv_stream *stream);
 
 /* What a step finds: pkv_hits for query tokens instead of batch entries, all optional but positions
@@ -263,12 +266,36 @@ PKV_API pkv_status pkv_cache_decode_step(pkv_cache *cache, pkv_stream *stream, i
                                          const pkv_tensor *values,
                                          const pkv_cache_attention *attention);
 
+/* ---- Captured steps ----------------------------------------------------------------- */
+
+/* With backends whose tables lie on the device (cuda), pkv_cache_append, decode_step, attend and
+ * retrieve on a stream that is being captured enqueue work that reads lengths and tables when it
+ * runs: one captured graph serves sequences that grow, within what pkv_cache_reserve has booked.
+ * The call itself changes nothing; the graph's launches append.
+ *   pkv_cache_reserve(cache, stream, tokens, total_tokens, step_tokens);  (before)
+ *   capture: for each layer: pkv_cache_decode_step(..);
+ *   for each token: pkv_cache_advance(cache, stream, -1, &batch);  launch the graph on the stream;
+ *                   every `interval` tokens or earlier: pkv_cache_flush(cache, stream);
+ * While capturing, PKV_FAILED_PRECONDITION: the call is another one; nothing is reserved, or less
+ * than the batch brings; appends to a sparse layer without desc.deferred (encoding and fits need
+ * the host). Queries of captured steps are not kept for fits. The batch is that of the capture.
+ * Afterwards pkv_cache_reserve refuses to grow tables (PKV_FAILED_PRECONDITION); all else goes on
+ * as before. A launch beyond what pkv_cache_advance has counted appends nothing for that sequence
+ * (its output is 0, lse -inf), and a later call says PKV_RESOURCE_EXHAUSTED, once.
+ *
+ * pkv_cache_advance: the next launch on this stream appends these tokens to the layer (-1: to every
+ * layer). Makes room for them; usually enqueues nothing. PKV_RESOURCE_EXHAUSTED: capacity or pages;
+ * PKV_FAILED_PRECONDITION: the dense tail would be longer than captured steps read (flush first).
+ * Do not launch then. */
+PKV_API pkv_status pkv_cache_advance(pkv_cache *cache, pkv_stream *stream, int32_t layer,
+                                     const pkv_cache_batch *batch);
+
 #define PKV_MERGE_PARTS 64
 /* Joins attention over disjoint sets of tokens. outputs: `count` (1 .. PKV_MERGE_PARTS) tensors
  * [n, hq, dv] of one dtype; lses: `count` device arrays [n, hq]; output [n, hq, dv], lse [n, hq]
  * (optional) may be one of the inputs. A part with lse -inf adds nothing; if only one part has
- * more, its bits are kept (where the dtypes agree); all: output 0, lse -inf. Backends on the CPU;
- * PKV_UNIMPLEMENTED elsewhere. */
+ * more, its bits are kept (where the dtypes agree); all: output 0, lse -inf. PKV_UNIMPLEMENTED: a
+ * backend without a merge whose memory is not the host's. */
 PKV_API pkv_status pkv_merge(pkv_stream *stream, int32_t count, const pkv_tensor *outputs,
                              const float *const *lses, const pkv_tensor *output, float *lse);
 

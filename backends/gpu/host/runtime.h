@@ -1,4 +1,5 @@
-// The part of gpu_rt.h that is the host's: a runtime that has done everything when a call returns.
+// The part of gpu_rt.h that is the host's: a runtime that has done everything when a call returns,
+// unless its device defers or captures (work.h).
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,8 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "backends/gpu/host/apart.h"
 #include "backends/gpu/host/exec.h"
@@ -31,12 +34,14 @@ enum gpuError_t {
   gpuErrorKernel = 4,  // the executor found a fault
 };
 
-struct Stream {
-  gpu_exec::Machine* machine;
-};
+// A stream, and the event that marks a point of one (work.h).
+struct Stream;
 using gpuStream_t = Stream*;
-struct Event {};
+struct Event;
 using gpuEvent_t = Event*;
+using Work = std::function<gpuError_t()>;
+// Runs it now, or when the stream is waited for, or keeps it for a graph: as the device is set.
+gpuError_t enqueue(gpuStream_t stream, Work work);
 enum { gpuMemcpyDefault = 0 };
 
 inline constexpr std::align_val_t kMemoryAlignment{256};
@@ -71,40 +76,32 @@ inline gpuError_t gpuGetDevice(int* out) {
 inline gpuError_t gpuSetDevice(int /*ordinal*/) { return gpuSuccess; }
 
 inline gpuError_t gpuMemcpyAsync(void* target, const void* source, std::size_t bytes, int /*kind*/,
-                                 gpuStream_t /*stream*/) {
-  const Reach reach;
-  std::memmove(target, source, bytes);
-  return gpuSuccess;
+                                 gpuStream_t stream) {
+  return enqueue(stream, [=] {
+    const Reach reach;
+    std::memmove(target, source, bytes);
+    return gpuSuccess;
+  });
 }
-inline gpuError_t gpuMemsetAsync(void* target, int byte, std::size_t bytes,
-                                 gpuStream_t /*stream*/) {
-  const Reach reach;
-  std::memset(target, byte, bytes);
-  return gpuSuccess;
+inline gpuError_t gpuMemsetAsync(void* target, int byte, std::size_t bytes, gpuStream_t stream) {
+  return enqueue(stream, [=] {
+    const Reach reach;
+    std::memset(target, byte, bytes);
+    return gpuSuccess;
+  });
 }
-inline gpuError_t gpuStreamDestroy(gpuStream_t stream) {
-  delete stream;
-  return gpuSuccess;
-}
-inline gpuError_t gpuStreamSynchronize(gpuStream_t /*stream*/) { return gpuSuccess; }
-inline gpuError_t gpuStreamWaitEvent(gpuStream_t /*stream*/, gpuEvent_t /*event*/, int /*flags*/) {
-  return gpuSuccess;
-}
-inline gpuError_t gpu_event_create(gpuEvent_t* out) {
-  *out = new Event;
-  return gpuSuccess;
-}
-inline gpuError_t gpuEventRecord(gpuEvent_t /*event*/, gpuStream_t /*stream*/) {
-  return gpuSuccess;
-}
-inline gpuError_t gpuEventDestroy(gpuEvent_t event) {
-  delete event;
-  return gpuSuccess;
-}
+gpuError_t gpuStreamDestroy(gpuStream_t stream);
+gpuError_t gpuStreamSynchronize(gpuStream_t stream);
+gpuError_t gpuStreamWaitEvent(gpuStream_t stream, gpuEvent_t event, int flags);
+gpuError_t gpu_stream_capturing(gpuStream_t stream, int32_t* out);
+gpuError_t gpu_event_create(gpuEvent_t* out);
+gpuError_t gpuEventRecord(gpuEvent_t event, gpuStream_t stream);
+gpuError_t gpuEventDestroy(gpuEvent_t event);
 
-// Runs a launch; what is wrong with the kernel is left for gpu_error_text of this thread.
+// Enqueues a launch; what is wrong with the kernel is left for gpu_error_text of the thread that
+// runs it.
 gpuError_t run_on_host(gpuStream_t stream, const gpu_exec::Launch& launch,
-                       const std::function<void()>& lane);
+                       std::function<void()> lane);
 const char* gpu_error_text(gpuError_t error);
 
 inline int thread_index() { return gpu_exec::thread_index(); }

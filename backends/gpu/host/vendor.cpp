@@ -16,6 +16,26 @@ bool parse(std::string_view text, uint64_t* out) {
   return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
 }
 
+pkv_status set_mode(const pkv_host* host, WorkMode& mode, const char* name,
+                    std::string_view value) {
+  const bool is_streams = std::string_view(name) == "streams";
+  if (is_streams && (value == "deferred" || value == "immediate")) {
+    mode.is_deferred = value == "deferred";
+  } else if (!is_streams && value == "capture") {
+    mode.is_capturing = true;
+    mode.graph.clear();
+  } else if (!is_streams && value == "end") {
+    mode.is_capturing = false;
+  } else if (!is_streams && value == "launch" && !mode.is_capturing) {
+    if (launch_graph(mode) == gpuSuccess) return PKV_OK;
+    return backend::refuse(host, PKV_INTERNAL, "graph: %s", gpu_error_text(gpuErrorKernel));
+  } else {
+    return backend::refuse(host, PKV_INVALID_ARGUMENT, "%s=%.64s: must be %s", name, value.data(),
+                           is_streams ? "deferred or immediate" : "capture, end or launch");
+  }
+  return PKV_OK;
+}
+
 }  // namespace
 
 pkv_status describe_device(const pkv_host* /*host*/, int /*ordinal*/,
@@ -31,7 +51,7 @@ pkv_status describe_device(const pkv_host* /*host*/, int /*ordinal*/,
 }
 
 gpuError_t create_stream(VendorDevice& device, gpuStream_t* out) {
-  *out = new Stream{&device.machine};
+  *out = new Stream{&device.machine, &device.mode, {}};
   return gpuSuccess;
 }
 
@@ -42,6 +62,9 @@ bool wrap_stream(VendorDevice& device, uintptr_t native, gpuStream_t* out, bool*
 
 pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const char* name,
                              const char* value) {
+  if (std::string_view(name) == "streams" || std::string_view(name) == "graph") {
+    return set_mode(host, device.mode, name, value);
+  }
   gpu_exec::Options options = device.machine.options();
   uint64_t number = 0;
   const bool is_number = parse(value, &number);
@@ -57,7 +80,8 @@ pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const c
     }
   } else {
     return backend::refuse(host, PKV_INVALID_ARGUMENT,
-                           "device option %.64s: gpu-host has lanes and seed", name);
+                           "device option %.64s: gpu-host has lanes, seed, streams and graph",
+                           name);
   }
   device.machine.set_options(options);
   return PKV_OK;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/gpu/gpu_rt.h"
+#include "backends/gpu/host/work.h"
 #include "pariskv/pariskv_backend.h"
 
 namespace pkv::gpu_host {
@@ -15,6 +16,7 @@ inline constexpr pkv_status kKernelFault = PKV_INTERNAL;
 
 struct VendorDevice {
   gpu_exec::Machine machine;
+  WorkMode mode;
 };
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
@@ -30,7 +32,7 @@ inline gpuError_t free_memory(const VendorDevice& /*device*/, bool is_host, void
 }
 gpuError_t create_stream(VendorDevice& device, gpuStream_t* out);
 bool wrap_stream(VendorDevice& device, uintptr_t native, gpuStream_t* out, bool* is_owned);
-// lanes = 32 | 64, seed = 0 ..
+// lanes = 32 | 64, seed = 0 .., streams and graph (work.h).
 pkv_status set_device_option(const pkv_host* host, VendorDevice& device, const char* name,
                              const char* value);
 

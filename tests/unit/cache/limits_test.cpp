@@ -243,6 +243,15 @@ TEST_CASE("limits: nothing to attend to is 0 and -inf; no sequences are no work"
   CHECK(std::abs(one.output[3] - value[3]) <= 1e-6);
 }
 
+TEST_CASE("limits: launches are announced where steps can be captured, not elsewhere") {
+  Shape shape;
+  World world(shape);
+  pkv_cache_batch batch{};
+  REQUIRE_OK(pkv_cache_batch_init(&batch, sizeof batch));
+  CHECK_REFUSED(pkv_cache_advance(world.cache(), world.stream(), -1, &batch),
+                PKV_FAILED_PRECONDITION, "host memory");
+}
+
 TEST_CASE("merge: empty parts add nothing, one with mass keeps its bits, two are one") {
   Shape shape;
   World world(shape);

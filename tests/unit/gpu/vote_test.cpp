@@ -144,7 +144,7 @@ TEST_CASE("device: options and streams of gpu-host") {
   CHECK(backend.reported() == "lanes=48: must be 32 or 64");
   CHECK(table()->device_set(backend.device(), "seed", "x") == PKV_INVALID_ARGUMENT);
   CHECK(table()->device_set(backend.device(), "threads", "2") == PKV_INVALID_ARGUMENT);
-  CHECK(backend.reported() == "device option threads: gpu-host has lanes and seed");
+  CHECK(backend.reported() == "device option threads: gpu-host has lanes, seed, streams and graph");
   pkv_backend_stream* stream = nullptr;
   CHECK(table()->stream_wrap(backend.device(), 5, &stream) == PKV_INVALID_ARGUMENT);
   CHECK(table()->score == 0);
