@@ -8,6 +8,7 @@ would notice that a test does not run. `--lists` looks for that alone.
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,13 +21,21 @@ TIDIED = ("api/src/", "core/", "backends/", "tools/")
 BUILT = (*TIDIED, "tests/conformance/", "tests/unit/", "tests/abi/")
 
 
+def parts(path):
+    """The source, or with PARISKV_UNITY those that are compiled as one."""
+    if not path.name.startswith("unity_"):
+        return [path]
+    return [Path(name) for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)]
+
+
 def sources():
     """Relative path -> object file, of what the dev preset builds."""
     found = {}
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
-        path = Path(entry["file"]).resolve().relative_to(ROOT).as_posix()
         command = shlex.split(entry["command"])  # older CMakes leave out "output"
-        found[path] = Path(entry["directory"]) / command[command.index("-o") + 1]
+        made = Path(entry["directory"]) / command[command.index("-o") + 1]
+        for path in parts(Path(entry["file"])):
+            found[path.resolve().relative_to(ROOT).as_posix()] = made
     return found
 
 

@@ -213,7 +213,7 @@ Whole Step::run(uint8_t fill, const FetchInput& source, const AttendInput& input
   step.output = out.output;
   step.lse = out.lse;
   step.sink_logits = session.in("sink_logits", input.sink_logits);
-  if (uses_row_cache_) step.row_cache = row_cache_.get();
+  step.row_cache = row_cache_.get();
   session.finish("pkv_step_run", passed(pkv_step_run(plan_.get(), place_.stream(), &step)));
   return {wants_hits ? read_hits(session, hits) : Retrieved(), out.read(session)};
 }

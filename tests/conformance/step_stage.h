@@ -79,7 +79,6 @@ class Step {
   void refill_from_host(const World& world, HostRows rows) const;
   // Later runs have a new row cache, for as many rows per (sequence, KV head).
   void keep_rows(int32_t rows);
-  void use_row_cache(bool uses_it) { uses_row_cache_ = uses_it; }
   pkv_row_cache_stats row_cache_stats() const;
 
  private:
@@ -105,7 +104,6 @@ class Step {
   Owner<pkv_index> index_{nullptr, pkv_index_destroy};
   Owner<pkv_plan> plan_{nullptr, pkv_plan_destroy};
   Owner<pkv_row_cache> row_cache_{nullptr, pkv_row_cache_destroy};
-  bool uses_row_cache_ = true;
   int64_t stride_ = 0;
 };
 

@@ -409,11 +409,11 @@ PKV_API pkv_status pkv_attend(const pkv_plan *plan, pkv_stream *stream,
 
 /* ---- Row cache ---------------------------------------------------------------------- */
 
-/* Device memory with the K and V rows that steps fetched last, for every (sequence, KV head) of an
- * index as many, so that a row which is wanted again does not come from host memory again. Results
- * are the same bits with and without it. For one step at a time, on one stream or on streams that
- * wait for each other. Where a batch names a sequence several times its first entry uses the cache.
- * Backends whose device is the host read rows in place: there it holds and finds nothing. */
+/* The K and V rows that steps fetched last, in device memory, as many for every (sequence, KV head)
+ * of an index. What is found there changes no bit of a step; without a cache a backend may run
+ * other kernels, equal as two backends are. For one step at a time, on streams that wait for each
+ * other. Where a batch names a sequence several times its first entry uses the cache. Backends
+ * whose device is the host read rows in place: there it holds and finds nothing. */
 typedef struct pkv_row_cache pkv_row_cache;
 
 /*   index  whose sequences the steps are about; kept alive by the cache
