@@ -149,6 +149,9 @@ static TABLE: Table = Table {
     fetch: LACKING,
     attend: LACKING,
     optional: [core::ptr::null(); 5],
+    has_row_cache: 0,
+    reserved: 0,
+    optional_2: [core::ptr::null(); 5],
 };
 
 #[no_mangle]

@@ -231,6 +231,10 @@ pub struct Table {
     pub attend: Slots<c_void>,
     /// step (3), device_set, device_parallel: left out.
     pub optional: [*const c_void; 5],
+    pub has_row_cache: i32,
+    pub reserved: i32,
+    /// merge, memory_words, stream_capturing, place, advance: left out.
+    pub optional_2: [*const c_void; 5],
 }
 // Texts and functions that live as long as the library.
 unsafe impl Sync for Table {}
