@@ -350,8 +350,10 @@ def test_a_real_build_on_the_cpu(build, tmp_path, capsys):
     out = table(capsys)
     assert code == 0, out
     rows = json.loads((tmp_path / "bench.json").read_text())["results"]
-    steps = [(row["batch"], row["n"], row["candidates"]) for row in rows if row["stage"] == "step"]
-    assert steps == [(1, 512, 0.25), (2, 256, 0.25)]
+    of_steps = [row for row in rows if row["stage"] == "step"]
+    shapes = [(row["batch"], row["n"], row["candidates"]) for row in of_steps]
+    assert shapes == [(1, 512, 0.25)] * 2 + [(2, 256, 0.25)] * 2
+    assert [row.get("row_cache", 0) > 0 for row in of_steps] == [False, True] * 2
     conformance = json.loads((tmp_path / "conformance.json").read_text())
     assert conformance["passed"] > 50 and conformance["failed"] == 0
     assert {case["stage"] for case in conformance["cases"]} == {"select"}

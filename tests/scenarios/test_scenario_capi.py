@@ -275,6 +275,8 @@ def test_a_sequence_that_is_not_there_is_named_in_every_call(machine, sequence):
         factors=planes[3].ctypes.data,
     )
     number, stream = I32(sequence), machine.stream
+    cache = P()
+    machine.call("pkv_row_cache_create", index, stream, I32(view.dtype), I32(8), c.byref(cache))
     sequences = np.array([0, sequence], np.int32)
     desc = PlanDesc(batch=2, query_heads=1, sequences=sequences.ctypes.data)
     calls = {
@@ -284,10 +286,12 @@ def test_a_sequence_that_is_not_there_is_named_in_every_call(machine, sequence):
         "pkv_index_length": (index, number, c.byref(I64())),
         "pkv_index_export_sync": (index, stream, number, I32(0), I64(0), I64(1), c.byref(records)),
         "pkv_plan_create": (index, config, c.byref(desc), c.byref(P())),
+        "pkv_row_cache_drop": (cache, stream, number),
     }
     takes = {name for name, pairs in declared().items() if ("int32_t", "sequence") in pairs}
     assert takes | {"pkv_plan_create"} == set(calls)
     for name, arguments in calls.items():
         with refused(OUT_OF_RANGE, f"={sequence}", "0..3"):
             machine.call(name, *arguments)
+    machine.lib.pkv_row_cache_destroy(cache)
     assert index.content() == before
