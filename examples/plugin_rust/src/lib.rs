@@ -2,7 +2,7 @@
 mod seam;
 mod stages;
 
-use core::ffi::{c_char, c_void};
+use std::os::raw::{c_char, c_void};
 use seam::*;
 use std::alloc::{alloc, dealloc, Layout};
 

@@ -1,7 +1,7 @@
 //! pariskv_backend.h, version 1.0, as far as this backend reads it: the same fields in the same
 //! order. Arguments of stages that it lacks stay opaque.
 #![allow(non_camel_case_types, dead_code)]
-use core::ffi::{c_char, c_void};
+use std::os::raw::{c_char, c_void};
 
 pub const OK: i32 = 0;
 pub const INVALID_ARGUMENT: i32 = 3;

@@ -1,7 +1,7 @@
 //! From the arguments of a slot to slices, and to the functions of example-core.
 use crate::report;
 use crate::seam::*;
-use core::ffi::c_void;
+use std::os::raw::c_void;
 use core::slice::{from_raw_parts, from_raw_parts_mut};
 use example_core as core_of;
 use example_core::{Record, Rotation, MAX_DIM};

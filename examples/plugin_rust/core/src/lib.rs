@@ -16,6 +16,11 @@ fn sqrt(x: f32) -> f32 {
     unsafe { sqrtf(x) }
 }
 
+/// Of a type of core only since Rust 1.85.
+fn abs(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0x7fff_ffff)
+}
+
 /// Section 3.4, table N4.
 const THRESHOLDS: [f32; 7] = [
     0.258_221_66, 0.522_403_7, 0.799_549_8, 1.099_285_8, 1.437_138_8, 1.843_531_8, 2.400_803_4,
@@ -142,7 +147,7 @@ pub fn write_good(record: &mut Record, y: &[f32], n2: f32) {
     record.signs.fill(0);
     record.codes.fill(0);
     for (j, value) in y.iter().enumerate() {
-        let magnitude = value.abs();
+        let magnitude = abs(*value);
         let code = if n2 == 0.0 {
             0
         } else {
@@ -155,7 +160,7 @@ pub fn write_good(record: &mut Record, y: &[f32], n2: f32) {
         }
     }
     let factor = |sum: f32| if n2 == 0.0 { 0 } else { f32_to_bf16(n2 / sum) };
-    *record.vote_factor = factor(fold(y.iter().map(|v| v.abs())));
+    *record.vote_factor = factor(fold(y.iter().map(|v| abs(*v))));
     *record.factor = factor(fold(products[..y.len()].iter().copied()));
 }
 
@@ -171,7 +176,7 @@ fn inv_sqrt(dim: usize) -> f32 {
 pub fn make_integers(vectors: &mut [f32]) {
     let largest = vectors
         .chunks_exact(8)
-        .map(|block| fold(block.iter().map(|v| v.abs())))
+        .map(|block| fold(block.iter().map(|v| abs(*v))))
         .fold(0.0f32, |a, b| if b > a { b } else { a });
     for v in vectors {
         *v = if largest == 0.0 { 0.0 } else { unsafe { rintf((123.0 * *v) / largest) } };
