@@ -55,7 +55,7 @@ struct HeadWeights {
 
 // Dynamic shared memory of merge_slots: dv floats, then what a head's slots left, then factors.
 constexpr int64_t merge_bytes(int64_t dv, int64_t slots) {
-  return (4 * dv + 15) / 16 * 16 + slots * int64_t{sizeof(PartialStats) + sizeof(float)};
+  return gpu::round_up(4 * dv, 16) + slots * int64_t{sizeof(PartialStats) + sizeof(float)};
 }
 
 // Sums are short and every thread makes its own.

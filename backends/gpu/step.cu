@@ -106,6 +106,7 @@ class Step {
   bool counts_digits() const {
     return select_.bins != nullptr && rows() * args_.vote.batch.max_length <= Traits::kVoteCounts;
   }
+  uint32_t* counted_bins() const { return counts_digits() ? select_.bins : nullptr; }
   static constexpr int64_t kBinsOfRow = int64_t{kBestPasses} * kBestBins;
 
   // Pieces in one order.
@@ -132,7 +133,7 @@ class Step {
       error = launch_vote_tables(args_.vote, prepared_, tables_, stream);
     }
     if (error == gpuSuccess) {
-      error = launch_vote_keys(args_.vote, prepared_, tables_, select_.bins, kBinsOfRow, stream);
+      error = launch_vote_keys(args_.vote, prepared_, tables_, counted_bins(), kBinsOfRow, stream);
     }
     if (error == gpuSuccess) error = launch_select(args_.select, select_, counts_digits(), stream);
     if (error == gpuSuccess) {
@@ -148,7 +149,7 @@ class Step {
     args.tables = vote_table_args(args_.vote, prepared_, tables_);
     args.has_tables = geometry.vote == PKV_VOTE_GRADED ? 1 : 0;
     args.estimate = estimate_query_args(args_.rerank, prepared_, rerank_);
-    args.bins = counts_digits() ? select_.bins : nullptr;
+    args.bins = counted_bins();
     args.bins_stride = kBinsOfRow;
     LaunchShape shape;
     shape.grid_y = grid_rows(rows());
