@@ -8,6 +8,7 @@
 
 #include "backends/gpu/fetch.cuh"
 #include "backends/gpu/gpu_lanes.cuh"
+#include "core/format/seen.h"
 
 namespace PKV_GPU_NS {
 
@@ -107,18 +108,9 @@ struct AdvanceShared {
   int64_t faults[kEntries][4];  // kind 0: none
 };
 
-PKV_DEVICE int64_t at_least(int64_t a, int64_t b) { return a < b ? b : a; }
-PKV_DEVICE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// The first position behind the records, and the first that is seen.
-struct SeenFrom {
-  int64_t first;
-  int64_t dense;
-
-  PKV_DEVICE SeenFrom(const pkv_advance_args& c, int64_t position, int64_t keys)
-      : first(c.window > 0 ? at_least(0, position + 1 - c.window) : 0),
-        dense(at_least(c.sink + keys, first)) {}
-};
+PKV_DEVICE format::SeenTokens seen_from(const pkv_advance_args& c, int64_t keys, int64_t position) {
+  return format::seen_tokens(c.sink, c.window, keys, position);
+}
 
 PKV_DEVICE void note_fault(int64_t* fault, int64_t kind, int64_t sequence, int64_t number,
                            int64_t bound) {
@@ -136,15 +128,15 @@ PKV_DEVICE void advance_entry(const AdvanceArgs& a, int32_t entry, AdvanceShared
   pkv_sequence_state& state = c.states[sequence];
   const int64_t tokens = state.tokens + (c.appends != 0 ? count : 0);
   const int64_t keys = c.uses_records != 0 ? state.encoded : 0;
-  const SeenFrom seen(c, tokens - 1, keys);
+  const format::SeenTokens seen = seen_from(c, keys, tokens - 1);
   int64_t* fault = shared.faults[entry];
   fault[0] = 0;
   if (c.appends != 0 && tokens > state.limit) {
     note_fault(fault, PKV_ADVANCE_LIMIT, sequence, tokens, state.limit);
   }
   if (keys > c.most_keys) note_fault(fault, PKV_ADVANCE_KEYS, sequence, keys, c.most_keys);
-  if (tokens - seen.dense > c.most_rows) {
-    note_fault(fault, PKV_ADVANCE_ROWS, sequence, tokens - seen.dense, c.most_rows);
+  if (seen.row_tokens > c.most_rows) {
+    note_fault(fault, PKV_ADVANCE_ROWS, sequence, seen.row_tokens, c.most_rows);
   }
   const bool is_good = fault[0] == 0;
   shared.tokens[entry] = is_good ? tokens : -1;
@@ -161,17 +153,14 @@ PKV_DEVICE void write_numbers(const AdvanceArgs& a, int64_t token, const Advance
   const bool is_good = tokens >= 0;
   const int64_t position = tokens - a.entries.firsts[entry + 1] + at;
   const int64_t keys = is_good ? shared.keys[entry] : 0;
-  const SeenFrom seen(c, position, keys);
-  const int64_t sink_start = at_most(seen.first, c.sink);
-  const int64_t sink_length = at_least(0, at_most(c.sink, position + 1) - sink_start);
-  const int64_t row_length = at_least(0, position + 1 - seen.dense);
+  const format::SeenTokens seen = seen_from(c, keys, position);
   c.out_sequences[at] = a.entries.sequences[entry];
   c.out_sets[at] = is_good ? static_cast<int32_t>(shared.sets[entry]) : 0;
   c.keys[at] = keys;
-  c.sink_starts[at] = is_good ? sink_start : 0;
-  c.sink_lengths[at] = is_good ? sink_length : 0;
-  c.row_starts[at] = is_good && row_length > 0 ? seen.dense - c.row_origin : 0;
-  c.row_lengths[at] = is_good ? row_length : 0;
+  c.sink_starts[at] = is_good ? seen.sink_start : 0;
+  c.sink_lengths[at] = is_good ? seen.sink_tokens : 0;
+  c.row_starts[at] = is_good && seen.row_tokens > 0 ? seen.row_start - c.row_origin : 0;
+  c.row_lengths[at] = is_good ? seen.row_tokens : 0;
 }
 
 // One block.

@@ -32,9 +32,10 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
   PKV_ASSIGN_OR_RETURN(pools.numbers, HostNumbers::create(device, identity_numbers(shape),
                                                           desc.kv_heads, desc.page_tokens));
   if (cache->is_on_device()) {
-    const int64_t bytes = 4 * int64_t{desc.layers} * int64_t{sizeof(int64_t)};
-    PKV_ASSIGN_OR_RETURN(pools.faults, Buffer::create(device, PKV_MEMORY_HOST, bytes));
-    std::fill_n(pools.faults.as<int64_t>(), 4 * int64_t{desc.layers}, 0);
+    const int64_t count = desc.layers * CachePools::kFaultNumbers;
+    PKV_ASSIGN_OR_RETURN(pools.faults,
+                         Buffer::create(device, PKV_MEMORY_HOST, count * int64_t{sizeof(int64_t)}));
+    std::fill_n(pools.faults.as<int64_t>(), count, 0);
   }
   PKV_ASSIGN_OR_RETURN(const int64_t encode_bytes, encode_scratch_bytes(shape));
   PKV_ASSIGN_OR_RETURN(pools.encode_scratch,

@@ -88,7 +88,7 @@ absl::Status Cache::check_faults() {
   absl::Status first;
   if (!is_on_device()) return first;
   for (int32_t number = 0; number < shape_.desc.layers; ++number) {
-    int64_t* fault = pools_->faults.as<int64_t>() + 4 * int64_t{number};
+    int64_t* fault = pools_->fault(number);
     const int64_t kind = std::atomic_ref(fault[0]).exchange(0);
     if (kind == 0 || !first.ok()) continue;
     const char* const what = kind == PKV_ADVANCE_LIMIT  ? "tokens"

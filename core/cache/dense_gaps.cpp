@@ -9,6 +9,7 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
+#include "core/format/seen.h"
 #include "core/pipeline/merge.h"
 #include "core/pipeline/run_stage.h"
 
@@ -32,27 +33,25 @@ pkv_tensor tensor_of(const Device& device, void* data, pkv_dtype dtype,
 }  // namespace
 
 DenseGaps::DenseGaps(const CacheShape& shape, const Layer& layer, const StepCall& call)
-    : shape_(shape), layer_(layer), call_(call), without_dense_(call.sequences.size()) {
+    : shape_(shape), layer_(layer), call_(call) {
   if (call.output == nullptr) return;
   int64_t first = 0;
   for (std::size_t i = 0; i < call.sequences.size(); ++i) {
     const Run run{call.sequences[i], first, call.counts[i]};
     first += run.count;
     if (run.count == 0 || !sees_bad(run)) continue;
-    any_ = true;
+    without_dense_.resize(call.sequences.size());
     without_dense_[i] = 1;
     runs_.push_back(run);
   }
 }
 
-// Of the zone, that are not attended in full.
 int64_t DenseGaps::keys_of(const SequenceState& state) const {
-  return layer_.is_sparse() && !call_.is_exact ? state.encoded : 0;
+  return layer_.keys_by_records(state, call_.is_exact);
 }
 
 int64_t DenseGaps::first_seen(int64_t position) const {
-  if (layer_.policy().attention != PKV_CACHE_WINDOW) return 0;
-  return std::max<int64_t>(0, position + 1 - layer_.policy().window);
+  return format::first_seen(layer_.window(), position);
 }
 
 bool DenseGaps::sees_bad(const Run& run) const {
@@ -160,7 +159,7 @@ absl::Status DenseGaps::attend(const Stream& stream, const Run& run, int32_t hea
   pkv_geometry geometry = shape_.geometry;
   geometry.kv_heads = 1;
   const int32_t group = shape_.desc.query_heads / shape_.geometry.kv_heads;
-  const int64_t set = layer_.is_sparse() && keys_of(state) > 0 ? state.set->index() : 0;
+  const int64_t set = keys_of(state) > 0 ? state.set->index() : 0;
   const int64_t at = set * shape_.geometry.kv_heads + head;
   pkv_attend_args args{};
   args.struct_size = sizeof args;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace pkv {
 class DenseGaps {
  public:
   DenseGaps(const CacheShape& shape, const Layer& layer, const StepCall& call);
-  bool is_empty() const { return !any_; }
+  bool is_empty() const { return runs_.empty(); }
 
   // The call as run_step takes it: without those dense parts, into results of its own.
   absl::StatusOr<StepCall> other_parts();
@@ -51,8 +52,7 @@ class DenseGaps {
   const CacheShape& shape_;
   const Layer& layer_;
   const StepCall& call_;
-  bool any_ = false;
-  std::vector<uint8_t> without_dense_;  // by sequence of the call
+  std::vector<uint8_t> without_dense_;  // by sequence of the call; empty: none
   std::vector<Run> runs_;               // of those
   struct Results {
     Buffer output;  // [n, hq, dv] f32

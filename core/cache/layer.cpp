@@ -66,8 +66,7 @@ absl::StatusOr<Layer::Cut> Layer::prepare_cut(const Stream& stream, int32_t sequ
       PKV_ASSIGN_OR_RETURN(change.set, use(stream, state, *change.fit));
     }
   }
-  PKV_RETURN_IF_ERROR(
-      record_pages_.grow(stream, pools_.words, shape_.record_pages(change.zone), pools_.is_frozen));
+  PKV_RETURN_IF_ERROR(grow(stream, record_pages_, shape_.record_pages(change.zone)));
   PKV_RETURN_IF_ERROR(take_records(state, change.zone, change.encode_from, change.fresh));
   return change;
 }
@@ -164,8 +163,8 @@ absl::Status Layer::set_blocks(const Stream& stream, int32_t sequence,
                                std::vector<int32_t> blocks) {
   const auto count = static_cast<int64_t>(blocks.size());
   Words& words = pools_.words;
-  PKV_RETURN_IF_ERROR(pool_->key_table.grow(stream, words, count, pools_.is_frozen));
-  PKV_RETURN_IF_ERROR(pool_->value_table.grow(stream, words, count, pools_.is_frozen));
+  PKV_RETURN_IF_ERROR(grow(stream, pool_->key_table, count));
+  PKV_RETURN_IF_ERROR(grow(stream, pool_->value_table, count));
   const auto place = [&](PageTable& table, const TensorView& view) {
     for (int64_t i = 0; i < count; ++i) {
       table.set(words, sequence, i,
@@ -223,11 +222,9 @@ pkv_pages Layer::values() const {
 }
 
 absl::Status Layer::reserve(const Stream& stream, int64_t tokens) {
-  const auto grow = [&](PageTable& table, int64_t entries) {
-    return table.grow(stream, pools_.words, entries, pools_.is_frozen);
-  };
-  PKV_RETURN_IF_ERROR(grow(row_pages_, shape_.row_pages(tokens)));
-  PKV_RETURN_IF_ERROR(grow(record_pages_, shape_.record_pages(zone_of(shape_.rules, tokens))));
+  PKV_RETURN_IF_ERROR(grow(stream, row_pages_, shape_.row_pages(tokens)));
+  PKV_RETURN_IF_ERROR(
+      grow(stream, record_pages_, shape_.record_pages(zone_of(shape_.rules, tokens))));
   if (!is_on_device() || !is_sparse() || pools_.is_frozen) return absl::OkStatus();
   // One for each sequence, and as many while they change.
   const int64_t sets = std::min<int64_t>(2 * int64_t{shape_.desc.sequences} + 1, 1 << 16);

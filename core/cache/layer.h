@@ -44,7 +44,9 @@ struct CachePools {
   int64_t reserved_tokens = 0;
   int64_t reserved_step_tokens = 0;
   bool is_frozen = false;
-  Buffer faults;  // [layers, 4] what advance found wrong, in host memory
+  Buffer faults;  // [layers, kFaultNumbers] what advance found wrong, in host memory
+  static constexpr int64_t kFaultNumbers = 4;
+  int64_t* fault(int32_t layer) const { return faults.as<int64_t>() + layer * kFaultNumbers; }
   // Counts since the cache was made, for stats.
   int64_t encoded = 0;
   int64_t fits = 0;
@@ -113,6 +115,11 @@ class Layer {
   const LayerPolicy& policy() const { return policy_; }
   bool is_sparse() const { return policy_.attention == PKV_CACHE_SPARSE; }
   const SequenceState& state(int32_t sequence) const { return states_[index(sequence)]; }
+  // Of the zone's keys, those that are attended by records.
+  int64_t keys_by_records(const SequenceState& state, bool is_exact) const {
+    return is_sparse() && !is_exact ? state.encoded : 0;
+  }
+  int64_t window() const { return policy_.window; }  // 0: none
   bool has_pool() const { return pool_.has_value(); }
   uint64_t stamp() const { return stamp_; }
   void touch() { ++stamp_; }
@@ -256,6 +263,9 @@ class Layer {
   void trim(int32_t sequence);
   absl::Status keep_queries(const Stream& stream, int32_t sequence, const TensorView& queries,
                             int64_t first, int64_t count);
+  absl::Status grow(const Stream& stream, PageTable& table, int64_t entries) const {
+    return table.grow(stream, pools_.words, entries, pools_.is_frozen);
+  }
   absl::Status write_rows(const Stream& stream, int32_t sequence, const Input& input, int64_t first,
                           int64_t count, std::vector<BadToken>* bad) const;
   absl::Status copy_in(const Stream& stream, const Input& input, int64_t token,

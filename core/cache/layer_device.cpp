@@ -91,9 +91,9 @@ absl::Status Layer::advance(const Stream& stream, std::span<const int32_t> seque
   args.counts = counts.data();
   args.states = states_on_device();
   args.sink = shape_.desc.sink;
-  args.window = policy_.attention == PKV_CACHE_WINDOW ? policy_.window : 0;
+  args.window = window();
   args.row_origin = row_origin();
-  args.fault = pools_.faults.as<int64_t>() + 4 * int64_t{number_};
+  args.fault = pools_.fault(number_);
   return device.call("advance", device.backend().advance, stream.handle(), &args);
 }
 

@@ -150,7 +150,7 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
   std::vector<PageRef> rows;
   PKV_RETURN_IF_ERROR(pools_.sinks->take(writes_sink && !owns_sink ? 1 : 0, sinks));
   PKV_RETURN_IF_ERROR(pools_.rows->take(needed - held + (copies_row ? 1 : 0), rows));
-  PKV_RETURN_IF_ERROR(row_pages_.grow(stream, pools_.words, needed, pools_.is_frozen));
+  PKV_RETURN_IF_ERROR(grow(stream, row_pages_, needed));
   state.rows.reserve(static_cast<std::size_t>(needed));
   note_change(sequence);
 

@@ -159,8 +159,7 @@ absl::StatusOr<Layer::Advance> Layer::prepare_advance(const Stream& stream, int3
   if (!advance.is_encoded) return advance;
   const bool goes_on = state.encoded > 0 && state.encoded_with == advance.fit;
   advance.encode_from = goes_on ? state.encoded : 0;
-  PKV_RETURN_IF_ERROR(record_pages_.grow(stream, pools_.words, shape_.record_pages(advance.zone),
-                                         pools_.is_frozen));
+  PKV_RETURN_IF_ERROR(grow(stream, record_pages_, shape_.record_pages(advance.zone)));
   PKV_RETURN_IF_ERROR(take_records(state, advance.zone, advance.encode_from, advance.fresh));
   return advance;
 }

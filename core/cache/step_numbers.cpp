@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/status.h"
+#include "core/format/seen.h"
 
 namespace pkv {
 namespace {
@@ -23,20 +24,14 @@ Entry entry_of(const CacheShape& shape, const Layer& layer, int32_t sequence, in
   const SequenceState& state = layer.state(sequence);
   Entry entry{};
   entry.sequence = sequence;
-  if (layer.is_sparse() && !is_exact && state.encoded > 0) {
-    entry.keys = state.encoded;
-    entry.set = state.set->index();
-  }
-  int64_t first = 0;  // position that is seen first
-  if (layer.policy().attention == PKV_CACHE_WINDOW) {
-    first = std::max<int64_t>(0, position + 1 - layer.policy().window);
-  }
-  const int64_t sink = shape.desc.sink;
-  entry.sink_start = std::min(first, sink);
-  entry.sink_tokens = std::max<int64_t>(0, std::min(sink, position + 1) - entry.sink_start);
-  const int64_t dense = std::max(sink + entry.keys, first);
-  entry.row_start = dense - layer.row_origin();
-  entry.row_tokens = std::max<int64_t>(0, position + 1 - dense);
+  entry.keys = layer.keys_by_records(state, is_exact);
+  if (entry.keys > 0) entry.set = state.set->index();
+  const format::SeenTokens seen =
+      format::seen_tokens(shape.desc.sink, layer.window(), entry.keys, position);
+  entry.sink_start = seen.sink_start;
+  entry.sink_tokens = seen.sink_tokens;
+  entry.row_start = seen.row_start - layer.row_origin();
+  entry.row_tokens = seen.row_tokens;
   return entry;
 }
 

@@ -23,7 +23,6 @@ class Words {
     targets_.push_back(target);
     values_.push_back(value);
   }
-  bool is_empty() const { return targets_.empty(); }
   absl::Status flush(const Stream& stream);
 
  private:
