@@ -34,10 +34,9 @@ constexpr std::optional<int64_t> checked_round_up(int64_t value, int64_t step) {
 // Buffers begin at multiples of this, and so do the pieces of one buffer.
 inline constexpr int64_t kAlignment = 256;
 
-// `bytes` >= 0 that were checked before, up to the next multiple of kAlignment.
-constexpr int64_t padded(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+// Of what was checked before: `value` >= 0 up to the next multiple of `step` >= 1.
+constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+constexpr int64_t padded(int64_t bytes) { return round_up(bytes, kAlignment); }
 
 // A size and what a caller calls it.
 struct Named {

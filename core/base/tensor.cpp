@@ -11,11 +11,12 @@
 #include "core/base/text.h"
 
 namespace pkv {
-namespace {
 
-absl::Status refuse(std::string_view name, const std::string& reason) {
+absl::Status refuse_tensor(std::string_view name, std::string_view reason) {
   return absl::InvalidArgumentError(str_cat(name, ": ", reason));
 }
+
+namespace {
 
 // "[b, h, t, d]"
 std::string axis_names(std::initializer_list<Axis> axes) {
@@ -35,18 +36,19 @@ absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_te
                                              std::initializer_list<Axis> axes,
                                              std::span<const pkv_dtype> dtypes, Access access) {
   PKV_DCHECK(axes.size() >= 1 && axes.size() <= kMaxAxes);
-  if (tensor == nullptr) return refuse(name, "tensor=NULL, accepted: a pointer to a tensor");
+  if (tensor == nullptr) return refuse_tensor(name, "tensor=NULL, accepted: a pointer to a tensor");
   if (tensor->ndim != static_cast<int32_t>(axes.size())) {
-    return refuse(
+    return refuse_tensor(
         name, str_cat("ndim=", tensor->ndim, ", accepted: ", axes.size(), " ", axis_names(axes)));
   }
   if (dtype_bytes(tensor->dtype) == 0 ||
       std::find(dtypes.begin(), dtypes.end(), tensor->dtype) == dtypes.end()) {
-    return refuse(name, str_cat("dtype=", dtype_name(tensor->dtype),
-                                ", accepted: ", join_choices(dtypes, dtype_name)));
+    return refuse_tensor(name, str_cat("dtype=", dtype_name(tensor->dtype),
+                                       ", accepted: ", join_choices(dtypes, dtype_name)));
   }
   if (tensor->shape == nullptr) {
-    return refuse(name, str_cat("shape=NULL, accepted: a pointer to ", axes.size(), " extents"));
+    return refuse_tensor(name,
+                         str_cat("shape=NULL, accepted: a pointer to ", axes.size(), " extents"));
   }
 
   TensorView view;
@@ -59,7 +61,8 @@ absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_te
   std::copy_n(tensor->shape, axes.size(), view.shape_.begin());
   PKV_RETURN_IF_ERROR(view.check_extents(name, axes));
   if (access == Access::kElsewhere) {
-    if (view.data_ != nullptr) return refuse(name, "data is given, accepted: NULL with pages");
+    if (view.data_ != nullptr)
+      return refuse_tensor(name, "data is given, accepted: NULL with pages");
     view.set_dense_strides();
     return view;
   }
@@ -70,7 +73,7 @@ absl::StatusOr<TensorView> TensorView::check(std::string_view name, const pkv_te
   }
   const int last = view.ndim_ - 1;
   if (view.stride(last) != 1 && view.extent(last) > 1) {
-    return refuse(
+    return refuse_tensor(
         name, str_cat("stride of the last axis=", view.stride(last), ", accepted: 1 (contiguous)"));
   }
   if (access == Access::kOutput) PKV_RETURN_IF_ERROR(view.check_disjoint(name));
@@ -84,8 +87,8 @@ absl::Status TensorView::check_extents(std::string_view name, std::initializer_l
     const int64_t value = extent(axis);
     // Negative extents are refused whatever the range says.
     if (value < 0 || value < wanted.min || value > wanted.max) {
-      return refuse(name, str_cat("axis ", axis, " (", wanted.name, ") has extent ", value,
-                                  ", accepted: ", accepted(wanted)));
+      return refuse_tensor(name, str_cat("axis ", axis, " (", wanted.name, ") has extent ", value,
+                                         ", accepted: ", accepted(wanted)));
     }
     ++axis;
   }
@@ -96,8 +99,8 @@ absl::Status TensorView::check_extents(std::string_view name, std::initializer_l
     const std::optional<int64_t> count = checked_mul(element_count_, value);
     const std::optional<int64_t> bytes = count ? checked_mul(*count, element_bytes_) : std::nullopt;
     if (!bytes) {
-      return refuse(name, str_cat("shape=[", absl::StrJoin(shape, ", "), "] of ",
-                                  dtype_name(dtype_), ", accepted: up to 2^63-1 bytes"));
+      return refuse_tensor(name, str_cat("shape=[", absl::StrJoin(shape, ", "), "] of ",
+                                         dtype_name(dtype_), ", accepted: up to 2^63-1 bytes"));
     }
     element_count_ = *count;
   }
@@ -116,7 +119,7 @@ void TensorView::set_dense_strides() {
 absl::Status TensorView::check_span(std::string_view name, uint64_t byte_offset) {
   if (is_empty()) return absl::OkStatus();
   if (data_ == nullptr) {
-    return refuse(name, "data=NULL, accepted: a pointer, or NULL where an extent is 0");
+    return refuse_tensor(name, "data=NULL, accepted: a pointer, or NULL where an extent is 0");
   }
   std::optional<int64_t> begin = 0;
   std::optional<int64_t> end = element_bytes_;
@@ -133,13 +136,13 @@ absl::Status TensorView::check_span(std::string_view name, uint64_t byte_offset)
                     uint64_t{0} - static_cast<uint64_t>(*begin) <= address;
   if (!fits) {
     const auto axes = static_cast<std::size_t>(ndim_);
-    return refuse(name, str_cat("shape=[", absl::StrJoin(std::span(shape_).first(axes), ", "),
-                                "] strides=[", absl::StrJoin(std::span(strides_).first(axes), ", "),
-                                "] byte_offset=", byte_offset,
-                                ", accepted: elements within the address space"));
+    return refuse_tensor(
+        name, str_cat("shape=[", absl::StrJoin(std::span(shape_).first(axes), ", "), "] strides=[",
+                      absl::StrJoin(std::span(strides_).first(axes), ", "), "] byte_offset=",
+                      byte_offset, ", accepted: elements within the address space"));
   }
   if (address % static_cast<uint64_t>(element_bytes_) != 0) {
-    return refuse(
+    return refuse_tensor(
         name, str_cat("data + byte_offset=0x", absl::StrCat(absl::Hex(address)),
                       ", accepted: a multiple of ", element_bytes_, " for ", dtype_name(dtype_)));
   }
@@ -160,8 +163,9 @@ absl::Status TensorView::check_disjoint(std::string_view name) const {
   int64_t covered = 1;  // elements from the first to the last of the axes seen, both included
   for (auto axis = order.begin(); axis != end; ++axis) {
     if (stride(*axis) < covered) {
-      return refuse(name, str_cat("stride of axis ", *axis, "=", stride(*axis), ", accepted: >= ",
-                                  covered, " (elements of an output do not overlap)"));
+      return refuse_tensor(
+          name, str_cat("stride of axis ", *axis, "=", stride(*axis), ", accepted: >= ", covered,
+                        " (elements of an output do not overlap)"));
     }
     const std::optional<int64_t> steps = checked_mul(extent(*axis) - 1, stride(*axis));
     const std::optional<int64_t> reach = steps ? checked_add(covered, *steps) : std::nullopt;

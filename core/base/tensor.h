@@ -95,6 +95,9 @@ class TensorView {
   void* origin_ = nullptr;
 };
 
+// INVALID_ARGUMENT: "keys: reason".
+absl::Status refuse_tensor(std::string_view name, std::string_view reason);
+
 // Refuses a tensor whose memory is not of one of `types`. The id of CPU memory must be 0, that of
 // device memory `device_id`; pinned and managed memory belongs to all devices of its vendor.
 absl::Status check_device(std::string_view name, const pkv_tensor& tensor,

@@ -11,10 +11,6 @@
 namespace pkv {
 namespace {
 
-absl::Status refuse_memory(std::string_view name, const std::string& reason) {
-  return absl::InvalidArgumentError(str_cat(name, ": ", reason));
-}
-
 bool is_device_memory(pkv_device_type type) {
   return type == PKV_DEVICE_CUDA || type == PKV_DEVICE_ROCM;
 }
@@ -57,14 +53,14 @@ bool interleave(const TensorView& view, const TensorView& other) {
 absl::Status check_device(std::string_view name, const pkv_tensor& tensor,
                           std::span<const pkv_device_type> types, int32_t device_id) {
   if (std::find(types.begin(), types.end(), tensor.device_type) == types.end()) {
-    return refuse_memory(name, str_cat("device_type=", device_type_name(tensor.device_type),
+    return refuse_tensor(name, str_cat("device_type=", device_type_name(tensor.device_type),
                                        ", accepted: ", join_choices(types, device_type_name)));
   }
   const bool is_cpu = tensor.device_type == PKV_DEVICE_CPU;
   if (!is_cpu && !is_device_memory(tensor.device_type)) return absl::OkStatus();
   const int32_t wanted = is_cpu ? 0 : device_id;
   if (tensor.device_id == wanted) return absl::OkStatus();
-  return refuse_memory(name, str_cat("device_id=", tensor.device_id, ", accepted: ", wanted,
+  return refuse_tensor(name, str_cat("device_id=", tensor.device_id, ", accepted: ", wanted,
                                      " for ", device_type_name(tensor.device_type)));
 }
 
@@ -73,7 +69,7 @@ absl::Status check_apart(std::string_view name, const TensorView& view, std::str
   const Range a = range_of(view);
   const Range b = range_of(other);
   if (a.end <= b.begin || b.end <= a.begin || interleave(view, other)) return absl::OkStatus();
-  return refuse_memory(name,
+  return refuse_tensor(name,
                        str_cat("shares memory with ", other_name, ", accepted: memory of its own"));
 }
 

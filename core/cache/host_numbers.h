@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/cache/words.h"
 #include "core/runtime/buffer.h"
@@ -67,7 +68,7 @@ class HostNumbers {
 
   // Room for numbers to be written now, aligned to 8. In host memory only.
   absl::StatusOr<std::byte*> take(const Stream& stream, int64_t bytes) {
-    bytes = (bytes + 7) / 8 * 8;
+    bytes = round_up(bytes, 8);
     if (next_ + bytes > ring_.bytes()) {
       PKV_RETURN_IF_ERROR(stream.sync());
       next_ = 0;

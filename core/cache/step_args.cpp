@@ -9,12 +9,6 @@
 #include "core/pipeline/run_stage.h"
 
 namespace pkv {
-namespace {
-
-constexpr int64_t kVotesStep = 64;
-
-}  // namespace
-
 StepArgs::StepArgs(const CacheShape& shape, const Layer& layer, const StepCall& call,
                    const StepExtents& extents)
     : shape_(shape),
@@ -47,7 +41,7 @@ absl::Status StepArgs::plan() {
     }
     stride_ = call_.hits->candidates_stride;
   }
-  votes_stride_ = (batch_.max_length + kVotesStep - 1) / kVotesStep * kVotesStep;
+  votes_stride_ = votes_stride(batch_.max_length);
   if (has_zone_) fill_zone();
   if (call_.output != nullptr) fill_attend();
   return book(rows);

@@ -10,7 +10,6 @@
 #include "core/pipeline/checks.h"
 
 namespace pkv {
-namespace {}
 
 std::array<int64_t, kPlanes> plane_bytes(const pkv_geometry& geometry) {
   const format::RecordSizes s = format::record_sizes(geometry);

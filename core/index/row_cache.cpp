@@ -16,8 +16,6 @@ constexpr int64_t kVectorAlignment = 16;
 constexpr int64_t kCounts = 4;  // of a row, in pkv_row_cache_args.counts
 constexpr int64_t kWord = sizeof(uint64_t);
 
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowCache>> RowCache::create(std::shared_ptr<const Index> index,

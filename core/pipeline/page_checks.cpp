@@ -65,8 +65,7 @@ absl::Status check_table(const Stream& stream, const Table& table, const Spans& 
 }
 
 Table table_of(const pkv_store& store) {
-  constexpr int64_t kPageAlignment = 256;
-  return {"store.pages", store.pages, store.pages_stride, store.capacity, kPageAlignment};
+  return {"store.pages", store.pages, store.pages_stride, store.capacity, kAlignment};
 }
 
 // A step between vectors: of whole elements.

@@ -20,7 +20,6 @@ namespace pkv {
 namespace {
 
 constexpr int32_t kMaxBatch = 65535;
-constexpr int64_t kVotesStep = 64;  // rows of votes begin at multiples of 256 bytes
 
 template <class Value>
 absl::Status compare(std::string_view option, Value config, Value codec) {
@@ -95,7 +94,7 @@ absl::Status Plan::set_shape(const pkv_plan_desc& desc) {
   query_heads_ = desc.query_heads;
   owns_scratch_ = desc.owns_scratch != 0;
   max_tokens_ = desc.max_tokens == 0 ? index_->capacity() : desc.max_tokens;
-  votes_stride_ = (max_tokens_ + kVotesStep - 1) / kVotesStep * kVotesStep;
+  votes_stride_ = pkv::votes_stride(max_tokens_);
   candidates_ = format::largest_candidate_count(options_.rule, max_tokens_);
   return absl::OkStatus();
 }

@@ -39,6 +39,9 @@ inline constexpr std::array<std::string_view, 15> kPieceNames = {
     "positions", "counts",     "estimates",    "rest_lse",         "sample_estimates",
     "row_keys",  "row_values", "part_lengths", "numbers",          "stage"};
 
+// From one row of votes to the next: rows begin at multiples of 256 bytes.
+constexpr int64_t votes_stride(int64_t tokens) { return round_up(tokens, 64); }
+
 class ScratchLedger {
  public:
   // RESOURCE_EXHAUSTED where the sum passes 2^63.
