@@ -274,8 +274,8 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
   if (rows_of(a) > grid.teams * kMostRounds) return "too many rows";
   if (a.vote.batch.max_length / grid.team >= int64_t{1} << 29) return "rows are too long";
   const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-  if (arena_of(a, grid, room - shared_bytes(d)).capacity < kLeastEntries &&
-      arena_of(a, grid, room - shared_bytes(d)).capacity < a.select.candidates_stride + kMaxTies) {
+  const int32_t capacity = arena_of(a, grid, room - shared_bytes(d)).capacity;
+  if (capacity < kLeastEntries && capacity < a.select.candidates_stride + kMaxTies) {
     return "shared memory is too small";
   }
   if (!has_attention(a)) return nullptr;
