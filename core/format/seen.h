@@ -1,6 +1,6 @@
-// Which tokens of its sequence a query token of a cache attends to in full: of the sink, and of what
-// lies behind the keys that records stand for. docs/cache.md. On the host, and on devices whose
-// lengths are their own.
+// Which tokens of its sequence a query token of a cache attends to in full: of the sink, and of
+// what lies behind the keys that records stand for. docs/cache.md. On the host, and on devices
+// whose lengths are their own.
 #pragma once
 
 #include <cstdint>
