@@ -70,6 +70,13 @@ def test_magicpig_hashes_sign_by_sign_and_counts_tables():
     weighed = [np.flatnonzero(head > 0) for head in answer.weights]
     dense = np.flatnonzero(base.dense_mask(regions))
     assert [np.setdiff1d(found, dense).tolist() for found in weighed] == inside
+    for head, found, weights in zip(query, weighed, answer.weights):
+        chance = np.ones(regions.tokens)
+        angle = magicpig.collision_chance(head[None], layer.keys[: regions.tokens] - rule.mean)[0]
+        part = slice(regions.sink_end, regions.zone_end)
+        chance[part] = magicpig.sampling_chance(angle, 3, 7)[part]
+        wanted = np.exp(0.25 * layer.keys[found] @ head) / chance[found]
+        np.testing.assert_allclose(weights[found], wanted / wanted.sum(), rtol=1e-4)
 
 
 def test_magicpig_with_every_key_certain_is_full_attention():
