@@ -84,7 +84,7 @@ def main(argv=None):
     chosen = options.parse(argv, __doc__)
     try:
         if chosen.show:
-            document = report.load(chosen.show)
+            document = report.joined(report.load(path) for path in chosen.show)
         else:
             traces = load_traces(options.make_parser(__doc__).error, chosen)
             results, left_out = run(chosen, traces)

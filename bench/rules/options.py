@@ -45,7 +45,8 @@ def make_parser(about):
     add("--seed", number(int, 0, 1 << 30), 0, "of what is random in a rule (default 0)")
     parser.add_argument("--json", metavar="FILE", help="the results as JSON, - for stdout")
     parser.add_argument("--force", action="store_true", help="replace FILE")
-    parser.add_argument("--show", metavar="FILE", help="the tables of results that were written")
+    about = "the tables of results that were written, of several files as one"
+    parser.add_argument("--show", nargs="+", metavar="FILE", help=about)
     return parser
 
 
@@ -53,7 +54,9 @@ def parse(argv, about):
     parser = make_parser(about)
     chosen = parser.parse_args(argv)
     if bool(chosen.show) == bool(chosen.traces):
-        parser.error("accepted: TRACE.., or --show FILE")
+        parser.error("accepted: TRACE.., or --show FILE..")
+    if chosen.show and chosen.json:
+        parser.error("--json: accepted with TRACE.., --show reads results")
     try:
         chosen.settings = registry.parse_settings(chosen.methods)
         registry.check_options(chosen.settings)

@@ -65,6 +65,17 @@ def load(path):
     return document
 
 
+def joined(documents):
+    """Results of several runs, each trace, setting and k once."""
+    results, left_out = {}, []
+    for document in documents:
+        for entry in document["results"]:
+            results.setdefault((entry["trace"], entry["setting"], entry["k"]), entry)
+        left_out += document.get("left_out", [])
+    ordered = sorted(results.values(), key=lambda entry: entry["trace"])  # stable
+    return {"results": ordered, "left_out": left_out}
+
+
 def means(results):
     """One entry per setting and k that every trace has: means over the traces. The interval of a
     mean is that of independent traces."""
@@ -79,12 +90,12 @@ def means(results):
             entry[name] = sum(result[name] for result in group) / len(group)
         for name in FIGURES:
             known = [result[name] for result in group if result[name]]
-            entry[name] = joined(known) if len(known) == len(group) else None
+            entry[name] = mean_of(known) if len(known) == len(group) else None
         found.append(entry)
     return found
 
 
-def joined(figures):
+def mean_of(figures):
     count = len(figures)
     mean = sum(figure["mean"] for figure in figures) / count
     widths = {

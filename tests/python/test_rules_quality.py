@@ -127,6 +127,17 @@ def test_several_k_and_traces_are_averaged_where_all_have_them(small_trace, tmp_
     capsys.readouterr()
 
 
+def test_results_of_several_runs_are_shown_as_one(small_trace, tmp_path, capsys):
+    results_of(tmp_path, small_trace, "--methods", "full,quest", *SMALL)
+    (tmp_path / "out.json").rename(tmp_path / "first.json")
+    results_of(tmp_path, small_trace, "--methods", "quest,h2o", *SMALL)
+    capsys.readouterr()
+    files = [str(tmp_path / name) for name in ("first.json", "out.json")]
+    assert quality.main(["--show", *files]) == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["small"]] == ["full", "quest", "h2o"]
+
+
 def test_a_rule_without_its_library_is_left_out_and_says_so(
     small_trace, tmp_path, monkeypatch, capsys
 ):
@@ -158,7 +169,7 @@ def test_without_fit_queries_all_judge(small_trace, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "accepted: TRACE.., or --show FILE"),
+        ([], "accepted: TRACE.., or --show FILE.."),
         (["t", "--methods", "full,sparse"], "sparse: accepted are full, exact, streaming, quest"),
         (["t", "--methods", "quest:size=3"], "no parameter 'size', accepted: page"),
         (["t", "--methods", "quest:page=0"], "quest:page=0, accepted: 1..4096"),
@@ -166,6 +177,7 @@ def test_without_fit_queries_all_judge(small_trace, tmp_path, capsys):
         (["t", "--methods", "quest:page"], "'page', accepted: NAME=VALUE"),
         (["t", "--methods", "full:a=1"], "no parameter 'a', accepted: none"),
         (["t", "--methods", "full,full"], "full is given twice"),
+        (["--show", "r.json", "--json", "-"], "--json: accepted with TRACE.."),
         (["t", "--k", "0"], "'0', accepted: 1..65536"),
         (["t", "--json", "/nowhere/at/all.json"], "no folder /nowhere/at"),
     ],
