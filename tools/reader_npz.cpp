@@ -83,7 +83,7 @@ absl::StatusOr<zip_stat_t> find_member(zip_t* archive, const std::string& path,
 
 // A file without a name that vanishes when it is closed.
 absl::StatusOr<int> open_nameless() {
-  const char* folder = std::getenv("TMPDIR");
+  const char* folder = secure_getenv("TMPDIR");
   std::string name =
       std::string(folder != nullptr && *folder != '\0' ? folder : "/var/tmp") + "/pariskv-XXXXXX";
   const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);

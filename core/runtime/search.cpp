@@ -1,5 +1,7 @@
 #include "core/runtime/search.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -22,10 +24,20 @@ bool is_backend_name(std::string_view name) {
          name.ends_with(kSuffix);
 }
 
+// Whoever may write here decides what this process runs.
+bool is_writable_by_all(const char* path) {
+  struct stat info {};
+  return stat(path, &info) == 0 && (info.st_mode & S_IWOTH) != 0;
+}
+
 Place search(std::string folder, std::string_view origin) {
   Place place{std::move(folder), std::string(origin), "searched", {}};
   if (!fs::path(place.folder).is_absolute()) {
     place.outcome = "not searched: not an absolute folder";
+    return place;
+  }
+  if (is_writable_by_all(place.folder.c_str())) {
+    place.outcome = "not searched: every user may write there";
     return place;
   }
   std::error_code error;

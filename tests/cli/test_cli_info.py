@@ -1,5 +1,12 @@
 """pariskv info: backends, places, shapes and options, for people and as JSON."""
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
 
 def test_json_has_backends_places_and_options(cli):
     info = cli("info", "--json").succeeds().json
@@ -46,6 +53,35 @@ def test_the_text_names_chosen_backend_and_places(cli):
 def test_places_of_the_environment_are_shown(cli, tmp_path):
     info = cli("info", "--json", env={"PKV_BACKEND_PATH": str(tmp_path)}).succeeds().json
     assert str(tmp_path) in [place["folder"] for place in info["places"]]
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_raised_privileges_hide_the_environment(cli, open_folder):
+    """A program with the set-user-ID bit: whoever starts it may not say what it loads."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make such a program for another user")
+    program = open_folder / "pariskv"
+    shutil.copy(cli.path, program)
+    environment = {"PKV_BACKEND_PATH": str(open_folder), "PKV_BACKEND": "abacus"}
+    asked = type(cli)(program)
+    for mode, obeyed in ((0o755, True), (0o4755, False)):
+        program.chmod(mode)
+        try:
+            done = asked("info", "--json", env=environment, user=65534, group=65534)
+        except PermissionError:
+            pytest.skip("another user cannot reach the program's folder")
+        if done.code == 127:
+            pytest.skip("another user cannot reach the library's folder")
+        info = done.succeeds().json
+        assert (str(open_folder) in [place["folder"] for place in info["places"]]) == obeyed
+        assert (info["chosen"] is None) == obeyed
 
 
 def test_the_backend_of_the_environment_is_obeyed(cli):

@@ -7,6 +7,7 @@ installed in PREFIX, and that all of them name one version.
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -37,6 +38,28 @@ def test_one_version(outside):
     assert ".".join(parts) == vcpkg == version()
     for program in ("pariskv", "pkv-conformance"):
         assert run(outside.program(program), "--version").split()[-1] == version()
+
+
+def test_hardened(outside):
+    """SECURITY.md, "Binaries": of the library and of both programs, by what readelf says."""
+    binaries = [outside.library.resolve(), *map(outside.program, ("pariskv", "pkv-conformance"))]
+    for binary in binaries:
+        header = run("readelf", "--wide", "--file-header", "--segments", "--dynamic", binary)
+        symbols = run("readelf", "--wide", "--dyn-syms", binary)
+        assert re.search(r"Type:\s+DYN", header), f"{binary}: at a fixed address"
+        assert "GNU_RELRO" in header and "BIND_NOW" in header, f"{binary}: writable relocations"
+        (stack,) = re.findall(r"GNU_STACK .* (\w+)\s+0x\w+$", header, re.MULTILINE)
+        assert stack == "RW", f"{binary}: stack {stack}"
+        segments = re.findall(r"^ +LOAD .* ([RWE ]{3}) 0x\w+$", header, re.MULTILINE)
+        assert segments and not any("W" in s and "E" in s for s in segments), (binary, segments)
+        assert "TEXTREL" not in header, f"{binary}: code that is relocated"
+        paths = re.findall(r"R(?:UN)?PATH\).*\[(.*)\]", header)
+        assert all(path.startswith("$ORIGIN") for path in paths), (binary, paths)
+        assert "__stack_chk_fail" in symbols, f"{binary}: no stack protector"
+        assert re.search(r" __(?!stack)\w+_chk@", symbols), f"{binary}: no checked library calls"
+        if platform.machine() == "x86_64":
+            code = run("objdump", "--disassemble", "--no-show-raw-insn", "--section=.text", binary)
+            assert code.count("endbr64") > 100, f"{binary}: no landing marks for indirect branches"
 
 
 def test_manual_pages(outside):
@@ -133,7 +156,8 @@ def test_source_archive(outside):
 
 def main():
     outside, build = from_command_line()
-    for test in (test_one_version, test_manual_pages, test_reference, test_source_archive):
+    tests = test_one_version, test_hardened, test_manual_pages, test_reference, test_source_archive
+    for test in tests:
         test(outside)
         print(f"{test.__name__}: ok")
     test_debian_packages(outside, build)

@@ -142,6 +142,21 @@ TEST_CASE("registry: the current folder is never searched") {
   CHECK(registry->places()[0].outcome == "not searched: not an absolute folder");
 }
 
+TEST_CASE("registry: a folder that every user may write to is not searched") {
+  namespace fs = std::filesystem;
+  const PluginFolder folder;
+  const std::string path = folder.add("fake");
+  for (const auto more : {fs::perms::others_write, fs::perms::others_all | fs::perms::sticky_bit}) {
+    fs::permissions(folder.path(), fs::perms::owner_all | more);
+    const auto registry = make_registry(folder.path());
+    CHECK(registry->size() == first_plugin());
+    CHECK(registry->places()[0].outcome == "not searched: every user may write there");
+    CHECK(registry->load(path).ok());  // a path is the caller's own word
+  }
+  fs::permissions(folder.path(), fs::perms::owner_all | fs::perms::group_all);
+  CHECK(make_registry(folder.path())->size() == first_plugin() + 1);
+}
+
 TEST_CASE("registry: a folder that is not there is named as such") {
   const auto registry = make_registry("/nonexistent/folder");
   CHECK(registry->size() == first_plugin());
