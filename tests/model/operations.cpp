@@ -54,7 +54,7 @@ Runner::Runner(Machine& machine, const Shape& shape, std::filesystem::path folde
       shape_(shape),
       folder_(std::move(folder)),
       deep_every_(deep_every),
-      world_(std::make_unique<World>(machine, shape)),
+      world_(std::make_unique<World>(machine, shape, rows_)),
       naive_(shape) {}
 
 int32_t Runner::pick(uint64_t word) const {
@@ -310,7 +310,7 @@ void Runner::save_all() {
   const std::string path = (folder_ / "all.pkv").string();
   check(
       pkv_cache_save_sync(world_->cache(), world_->stream(), -1, path.c_str(), PKV_SAVE_OVERWRITE));
-  auto other = std::make_unique<World>(machine_, shape_);
+  auto other = std::make_unique<World>(machine_, shape_, rows_);
   const std::vector<int32_t> live = naive_.live();
   std::vector<int32_t> slots(live.size() + 1, -1);
   int32_t count = -1;
