@@ -210,7 +210,11 @@ absl::Status Cache::refit(const Stream& stream, int32_t number, int32_t sequence
                                       kFloatTypes));
   }
   PKV_RETURN_IF_ERROR(begin(stream));
-  return end(stream, layer.refit(stream, sequence, view ? &*view : nullptr));
+  // What waits for a flush goes first: its queries were kept for the fits that were due.
+  absl::Status status;
+  if (shape_.desc.deferred != 0) status = layer.flush(stream, sequence);
+  if (status.ok()) status = layer.refit(stream, sequence, view ? &*view : nullptr);
+  return end(stream, status);
 }
 
 absl::Status Cache::import_codec(int32_t number, const Codec& codec) {

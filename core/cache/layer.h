@@ -268,8 +268,10 @@ class Layer {
   }
   absl::Status write_rows(const Stream& stream, int32_t sequence, const Input& input, int64_t first,
                           int64_t count, std::vector<BadToken>* bad) const;
-  absl::Status copy_in(const Stream& stream, const Input& input, int64_t token,
-                       const RowRun& to) const;
+  // Tokens `token` .. of an append's input.
+  RowRun input_run(const Input& input, int64_t token, int64_t count) const;
+  void copy_and_look(const RowRun& from, const RowRun& to, int64_t position,
+                     std::vector<BadToken>& found) const;
   void find_bad(const RowRun& run, int64_t position, std::vector<BadToken>& found) const;
 
   // layer_zone.cpp

@@ -1,6 +1,7 @@
 // Where the rows of a layer lie, and how tokens get there.
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "core/base/status.h"
@@ -236,8 +237,13 @@ absl::Status Layer::write_rows(const Stream& stream, int32_t sequence, const Inp
   const SequenceState& state = states_[index(sequence)];
   for (int64_t done = 0; done < count;) {
     const RowRun to = run_at(state, state.tokens + done, count - done);
-    if (input.keys != nullptr) PKV_RETURN_IF_ERROR(copy_in(stream, input, first + done, to));
-    if (bad != nullptr) find_bad(to, state.tokens + done, *bad);
+    if (input.keys != nullptr && bad != nullptr) {
+      copy_and_look(input_run(input, first + done, to.tokens), to, state.tokens + done, *bad);
+    } else if (input.keys != nullptr) {
+      PKV_RETURN_IF_ERROR(copy_run(stream, input_run(input, first + done, to.tokens), to));
+    } else if (bad != nullptr) {
+      find_bad(to, state.tokens + done, *bad);
+    }
     done += to.tokens;
   }
   const bool keeps = input.keeps_bad || shape_.codec_options.isolate;
@@ -253,12 +259,11 @@ absl::Status Layer::write_rows(const Stream& stream, int32_t sequence, const Inp
               "nonfinite=isolate)"));
 }
 
-absl::Status Layer::copy_in(const Stream& stream, const Input& input, int64_t token,
-                            const RowRun& to) const {
+RowRun Layer::input_run(const Input& input, int64_t token, int64_t count) const {
   const int64_t bytes = shape_.element_bytes;
   const TensorView& keys = *input.keys;
   RowRun from{};
-  from.tokens = to.tokens;
+  from.tokens = count;
   from.keys = static_cast<std::byte*>(keys.origin()) + keys.element_offset(token, 0, 0) * bytes;
   from.key_token_stride = keys.stride(0);
   from.key_head_stride = keys.stride(1);
@@ -269,7 +274,34 @@ absl::Status Layer::copy_in(const Stream& stream, const Input& input, int64_t to
     from.value_token_stride = values.stride(0);
     from.value_head_stride = values.stride(1);
   }
-  return copy_run(stream, from, to);
+  return from;
+}
+
+// Where rows lie in memory of the host: each is looked at while the copy has it in a cache, token by
+// token as engines lay them out. Twice the memory traffic otherwise, and a launch for one token.
+void Layer::copy_and_look(const RowRun& from, const RowRun& to, int64_t position,
+                          std::vector<BadToken>& found) const {
+  const pkv_geometry& g = shape_.geometry;
+  const int64_t bytes = shape_.element_bytes;
+  const bool has_values = to.values != nullptr;
+  for (int64_t token = 0; token < to.tokens; ++token) {
+    for (int32_t head = 0; head < g.kv_heads; ++head) {
+      const std::byte* key =
+          from.keys + (head * from.key_head_stride + token * from.key_token_stride) * bytes;
+      std::memcpy(to.keys + (head * to.key_head_stride + token * to.key_token_stride) * bytes, key,
+                  static_cast<std::size_t>(g.head_dim * bytes));
+      bool is_bad = is_bad_row(shape_.desc.dtype, key, g.head_dim);
+      if (has_values) {
+        const std::byte* value =
+            from.values + (head * from.value_head_stride + token * from.value_token_stride) * bytes;
+        std::memcpy(
+            to.values + (head * to.value_head_stride + token * to.value_token_stride) * bytes,
+            value, static_cast<std::size_t>(g.value_dim * bytes));
+        is_bad = is_bad_row(shape_.desc.dtype, value, g.value_dim) || is_bad;
+      }
+      if (is_bad) found.push_back({position + token, head});
+    }
+  }
 }
 
 }  // namespace pkv

@@ -5,6 +5,7 @@
 
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/cache/page_chunks.h"
 
 namespace pkv {
 namespace {
@@ -50,7 +51,21 @@ absl::Status PagePool::reserve(int64_t count) {
   if (missing <= 0) return absl::OkStatus();
   const int64_t usual = std::clamp<int64_t>(kChunkBytes / page_bytes_, 1, kMostChunkPages);
   if (missing <= usual && add_chunk(usual).ok()) return absl::OkStatus();
-  return add_chunk(missing);
+  const std::size_t chunks = chunks_.size();
+  const std::size_t pages = pages_.size();
+  const std::size_t free = free_.size();
+  for (int64_t left = missing; left > 0;) {
+    const int64_t next = chunk_pages(left, page_bytes_);
+    const absl::Status added = add_chunk(next);
+    if (!added.ok()) {
+      chunks_.resize(chunks);
+      pages_.resize(pages);
+      free_.resize(free);
+      return added;
+    }
+    left -= next;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PagePool::take(int64_t count, std::vector<PageRef>& out) {

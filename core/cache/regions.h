@@ -32,12 +32,15 @@ constexpr int64_t up_to_interval(const RegionRules& rules, int64_t zone) {
   return (zone + rules.interval - 1) / rules.interval * rules.interval;
 }
 
-// The zone's length at the first fit, and at the one after a fit at `last`: an eighth more.
+// The zone's length at the first fit, and at the one after a fit at `last`: a sixteenth more, from
+// kLongZone on an eighth.
+inline constexpr int64_t kLongZone = 16384;
 constexpr int64_t first_fit(const RegionRules& rules) {
   return up_to_interval(rules, rules.dense_below);
 }
 constexpr int64_t next_fit(const RegionRules& rules, int64_t last) {
-  return rules.refits ? up_to_interval(rules, last + (last + 7) / 8) : kNever;
+  const int64_t part = last < kLongZone ? 16 : 8;
+  return rules.refits ? up_to_interval(rules, last + (last + part - 1) / part) : kNever;
 }
 
 }  // namespace pkv

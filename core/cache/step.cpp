@@ -11,7 +11,7 @@
 namespace pkv {
 
 absl::Status StepScratch::reserve(const Stream& stream, int64_t bytes, bool is_frozen) {
-  if (bytes <= buffer_.bytes()) return absl::OkStatus();
+  if (bytes <= room()) return absl::OkStatus();
   PKV_ASSIGN_OR_RETURN(Buffer larger, Buffer::create(stream.device(), PKV_MEMORY_DEVICE, bytes));
   if (is_frozen) {
     kept_.push_back(std::move(buffer_));
@@ -40,10 +40,10 @@ absl::Status run_step(const CacheShape& shape, CachePools& pools, Layer& layer,
                        : extents_of(shape, layer, call);
   StepArgs step(shape, layer, call, extents);
   PKV_RETURN_IF_ERROR(step.plan());
-  if (call.is_captured && step.scratch_bytes() > scratch.bytes()) {
+  if (call.is_captured && step.scratch_bytes() > scratch.room()) {
     return absl::FailedPreconditionError(str_cat("a captured step needs ", step.scratch_bytes(),
-                                                 " bytes of scratch, has room for ",
-                                                 scratch.bytes(), " (pkv_cache_reserve first)"));
+                                                 " bytes of scratch, has room for ", scratch.room(),
+                                                 " (pkv_cache_reserve first)"));
   }
   PKV_RETURN_IF_ERROR(scratch.reserve(stream, step.scratch_bytes(), pools.is_frozen));
   if (layer.is_on_device()) {

@@ -23,6 +23,8 @@ class StepScratch {
   // which stays.
   absl::Status reserve(const Stream& stream, int64_t bytes, bool is_frozen);
   void* data() const { return buffer_.data(); }
+  int64_t room() const { return buffer_.bytes(); }  // at data()
+  // Allocated in all.
   int64_t bytes() const {
     int64_t bytes = buffer_.bytes();
     for (const Buffer& kept : kept_) bytes += kept.bytes();

@@ -223,6 +223,37 @@ TEST_CASE("device: what cannot be captured is refused, and nothing is enqueued")
   CHECK(step.text().find("deferred=1") != std::string::npos);
 }
 
+TEST_CASE("device: a captured call gets the scratch there is, not what earlier ones still hold") {
+  const Shape shape = captured_shape();
+  Machine machine("gpu-host");
+  World world(machine, shape);
+  const int32_t sequence = world.add();
+  world.append_all(sequence, tokens_from(1, 120));
+  check(pkv_cache_reserve(world.cache(), world.stream(), 200, 400, 2));
+  CapturedStep step(world, {sequence});
+  REQUIRE_MESSAGE(step.capture() == PKV_OK, step.text());  // what it uses stays from now on
+  const Parts parts = {{sequence, {77}}};
+  const Batch batch(parts);
+  const Tensor queries = world.content().queries(parts[0].tokens, 0);
+  const pkv_tensor query = queries.view();
+  const auto retrieve = [&](int64_t stride) {
+    Found found(shape, world.k(), 1, stride);
+    pkv_cache_hits hits = found.view();
+    return pkv_cache_retrieve(world.cache(), world.stream(), 0, &batch.c, &query, &hits);
+  };
+  const int64_t before = world.usage().scratch;
+  check(retrieve(40000));  // new memory, beside the old
+  check(pkv_stream_sync(world.stream()));
+  const int64_t grown = world.usage().scratch;
+  REQUIRE(grown > 2 * before);
+  set(machine, "graph", "capture");
+  // Fits into old and new together, but not into the new.
+  check_refused(retrieve(40000 + before / 64), PKV_FAILED_PRECONDITION,
+                {"a captured step needs", "pkv_cache_reserve"});
+  set(machine, "graph", "end");
+  CHECK(world.usage().scratch == grown);
+}
+
 TEST_CASE("device: a launch beyond what was counted appends nothing, and says so once") {
   const Shape shape = captured_shape();
   Machine machine("gpu-host");
@@ -259,6 +290,69 @@ TEST_CASE("device: a launch beyond what was counted appends nothing, and says so
   world.flush();
   check_refused(announce(), PKV_RESOURCE_EXHAUSTED, {"needs 121", "room for 120"});
   CHECK(world.length(0, sequence) == 120);
+}
+
+TEST_CASE("device: rows that the stream writes are appended as written, with no wait between") {
+  Shape shape = captured_shape();
+  shape.layers = 1;
+  shape.policies = {{PKV_CACHE_DENSE, 0}};
+  shape.capacity = 20000;
+  Machine machine("gpu-host");
+  set(machine, "streams", "deferred");
+  World world(machine, shape);
+  const int32_t sequence = world.add();
+  constexpr int64_t kRounds = 150, kRows = 64;
+  // One piece of memory for all rounds: the stream fills it, the host never looks.
+  Tensor keys(shape.dtype, {kRows, shape.kv_heads, shape.head_dim});
+  Tensor values(shape.dtype, {kRows, shape.kv_heads, shape.value_dim});
+  keys.fill(NAN);
+  values.fill(NAN);
+  std::vector<Tensor> sources;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    const std::vector<uint64_t> tokens = tokens_from(round * kRows, kRows);
+    sources.push_back(world.content().keys(tokens, 0));
+    sources.push_back(world.content().values(tokens, 0));
+  }
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    for (const auto& [to, from] :
+         {std::pair(&keys, &sources[2 * round]), std::pair(&values, &sources[2 * round + 1])}) {
+      check(pkv_device_copy(world.stream(), to->at(0), from->bytes().data(),
+                            static_cast<int64_t>(from->bytes().size())));
+    }
+    const Batch batch({{sequence, std::vector<uint64_t>(kRows)}});
+    const pkv_tensor k = keys.view(), v = values.view();
+    check(pkv_cache_append(world.cache(), world.stream(), 0, &batch.c, &k, &v, nullptr));
+  }
+  check(pkv_stream_sync(world.stream()));
+  const int64_t n = kRounds * kRows;
+  REQUIRE(world.length(0, sequence) == n);
+  const std::vector<uint64_t> all = tokens_from(0, n);
+  const Tensor held_keys(shape.dtype, {shape.kv_heads, n, shape.head_dim});
+  const Tensor held_values(shape.dtype, {shape.kv_heads, n, shape.value_dim});
+  auto rows = filled<pkv_rows, pkv_rows_init>();
+  rows.keys = held_keys.view();
+  rows.values = held_values.view();
+  check(pkv_cache_rows_sync(world.cache(), world.stream(), 0, sequence, 0, n, &rows));
+  CHECK(held_keys.bytes() == world.content().head_keys(all, 0).bytes());
+  CHECK(held_values.bytes() == world.content().head_values(all, 0).bytes());
+}
+
+TEST_CASE("device: a store that cannot be had leaves no error behind") {
+  Shape shape = captured_shape();
+  Machine machine("gpu-host");
+  World world(machine, shape), other(machine, shape);
+  const int32_t sequence = world.add(), beside = other.add();
+  world.append_all(sequence, tokens_from(1, 40));
+  const int64_t held = world.stats().allocated_bytes;
+  const int64_t tokens = (int64_t{1} << 50) / (2 * shape.kv_heads * shape.head_dim * 4);
+  check_refused(pkv_cache_reserve(world.cache(), world.stream(), 1000, tokens, 1),
+                PKV_RESOURCE_EXHAUSTED, {"bytes"});
+  CHECK(world.stats().allocated_bytes == held);
+  other.append_all(beside, tokens_from(1, 120));
+  other.flush();
+  check_equals_fresh(other, beside, tokens_from(1, 120));
+  world.append_all(sequence, tokens_from(41, 9));
+  check_equals_fresh(world, sequence, tokens_from(1, 49));
 }
 
 TEST_CASE("device: a flush on a stream of its own; what reads a layer waits for it") {

@@ -3,11 +3,14 @@
 // sums of it in double are exact too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "pariskv/pariskv.h"
+#include "tests/model/kept_rows.h"
 #include "tests/model/shape.h"
 
 namespace pkv::cache_model {
@@ -30,6 +33,9 @@ class Tensor {
   const std::vector<int64_t>& shape() const { return shape_; }
   pkv_dtype dtype() const { return dtype_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
+  std::byte* at(int64_t element) {
+    return bytes_.data() + static_cast<std::size_t>(element) * (dtype_ == PKV_DTYPE_F32 ? 4 : 2);
+  }
   // Valid as long as the tensor stays where it is.
   pkv_tensor view() const;
 
@@ -43,14 +49,29 @@ class Tensor {
 // No tensor: ndim 0.
 pkv_tensor no_tensor();
 
+// `count` numbers of a dtype, from or to memory.
+void read_numbers(pkv_dtype dtype, const std::byte* from, std::size_t count, float* to);
+void write_numbers(pkv_dtype dtype, std::span<const float> from, std::byte* to);
+
 class Content {
  public:
-  explicit Content(const Shape& shape) : shape_(shape) {}
+  // With `kept`, rows of the cache's dtype are made once.
+  explicit Content(const Shape& shape, std::shared_ptr<KeptRows> kept = nullptr);
 
   std::vector<float> key(uint64_t token, int32_t layer, int32_t kv_head) const;
   // Of width value_dim, whatever v_source.
   std::vector<float> value(uint64_t token, int32_t layer, int32_t kv_head) const;
   std::vector<float> query(uint64_t token, int32_t layer, int32_t query_head) const;
+
+  // K, then V of all KV heads of a token, [h, d] and [h, dv] in the cache's dtype. They stay until
+  // the next call, or are in `room`.
+  struct Rows {
+    const std::byte* keys;
+    const std::byte* values;
+  };
+  Rows rows(uint64_t token, int32_t layer, std::vector<std::byte>& room) const;
+  std::size_t key_bytes() const;  // of one row
+  std::size_t value_bytes() const;
 
   // The cache's dtype. [n, h, d] as pkv_cache takes them, [h, n, d] as pkv_index does.
   Tensor keys(std::span<const uint64_t> tokens, int32_t layer) const;
@@ -62,7 +83,12 @@ class Content {
   Tensor head_queries(std::span<const uint64_t> tokens, int32_t layer) const;
 
  private:
+  Tensor gather_rows(std::span<const uint64_t> tokens, int32_t layer, bool values,
+                     bool heads_first) const;
+
   const Shape& shape_;
+  std::shared_ptr<KeptRows> kept_;
+  std::vector<std::vector<int32_t>> centers_;  // [layers, h], in 64ths
 };
 
 }  // namespace pkv::cache_model

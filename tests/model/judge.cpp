@@ -190,6 +190,22 @@ void judge_token(const World& world, const Naive& naive, int32_t layer, int32_t 
   judge_output(world, layer, sequence, attended, row, exact.output, exact.lse, exact, 1);
 }
 
+bool has_records(const Naive& naive, int32_t layer, const Part& part, uint32_t flags) {
+  return flags == 0 && naive.is_encoded(layer, part.sequence);
+}
+
+// The last query tokens of a sequence, from row `row` of what was attended on.
+void judge_part(const World& world, const Naive& naive, int32_t layer, const Part& part,
+                uint32_t flags, const Attended& attended, int64_t row,
+                const std::optional<ZoneIndex>& zone) {
+  const auto count = static_cast<int64_t>(part.tokens.size());
+  const int64_t tokens = naive.layer(layer, part.sequence).tokens();
+  for (int64_t t = 0; t < count; ++t) {
+    judge_token(world, naive, layer, part.sequence, part.tokens[static_cast<std::size_t>(t)],
+                tokens - count + t + 1, flags, attended, row + t, zone);
+  }
+}
+
 void judge_codec(World& world, const ZoneIndex& zone, int32_t layer, int32_t sequence) {
   pkv_codec* handle = nullptr;
   check(pkv_cache_codec(world.cache(), layer, sequence, &handle));
@@ -233,12 +249,16 @@ void judge_records(World& world, const Naive& naive, const ZoneIndex& zone, int3
     const auto at = static_cast<std::size_t>(head);
     expect_equal("good_counts", layer, sequence, good[at], state.zone);
     std::vector<double> sum(dv);
+    std::vector<float> value(dv);
+    std::vector<std::byte> room;
     for (int64_t i = 0; i < state.zone && dv > 0; ++i) {
       const uint64_t token = state.entries[static_cast<std::size_t>(shape.sink + i)].token;
-      const std::vector<float> row = shape.has_own_values()
-                                         ? world.content().value(token, layer, head)
-                                         : world.content().key(token, layer, head);
-      for (std::size_t j = 0; j < dv; ++j) sum[j] += row[j];
+      const Content::Rows rows = world.content().rows(token, layer, room);
+      const std::byte* row = shape.has_own_values()
+                                 ? rows.values + at * world.content().value_bytes()
+                                 : rows.keys + at * world.content().key_bytes();
+      read_numbers(shape.dtype, row, dv, value.data());
+      for (std::size_t j = 0; j < dv; ++j) sum[j] += static_cast<double>(value[j]);
     }
     for (std::size_t j = 0; j < dv; ++j) {
       if (sums[at * dv + j] == sum[j]) continue;
@@ -314,8 +334,10 @@ void judge_fetch(World& world, const Naive& naive, int32_t layer, const Parts& p
   Tensor keys(shape.dtype, {0}), values(shape.dtype, {0});
   check(world.fetch(layer, parts, found, keys, values));
   const auto k = static_cast<std::size_t>(world.k());
-  const auto d = static_cast<std::size_t>(shape.head_dim);
-  const auto dv = static_cast<std::size_t>(shape.value_dim);
+  const std::size_t key_bytes = world.content().key_bytes();
+  const std::size_t value_bytes = world.content().value_bytes();
+  const std::vector<std::byte> zeros(std::max(key_bytes, value_bytes));
+  std::vector<std::byte> room;
   std::size_t row = 0;
   for (const Part& part : parts) {
     const NaiveLayer& state = naive.layer(layer, part.sequence);
@@ -335,7 +357,8 @@ void judge_fetch(World& world, const Naive& naive, int32_t layer, const Parts& p
         for (std::size_t i = 0; i < k; ++i) {
           const int32_t position = found.positions[row * k + i];
           const bool is_used = static_cast<int32_t>(i) < found.counts[row];
-          std::vector<float> key(d), value(dv);
+          const std::byte* key = zeros.data();
+          const std::byte* value = zeros.data();
           if (is_used) {
             if (position < 0 || position >= n || !seen.insert(position).second) {
               fail("position {} of layer {}, sequence {} is outside 0..{} or there twice", position,
@@ -343,23 +366,20 @@ void judge_fetch(World& world, const Naive& naive, int32_t layer, const Parts& p
             }
             const uint64_t token =
                 state.entries[static_cast<std::size_t>(shape.sink + position)].token;
-            key = world.content().key(token, layer, h);
-            value = world.content().value(token, layer, h);
+            const Content::Rows of = world.content().rows(token, layer, room);
+            key = of.keys + static_cast<std::size_t>(h) * key_bytes;
+            value = of.values + static_cast<std::size_t>(h) * value_bytes;
           } else {
             expect_equal("unused position", layer, part.sequence, position, -1);
           }
-          const auto is_row = [&](const Tensor& rows, const std::vector<float>& wanted) {
-            for (std::size_t j = 0; j < wanted.size(); ++j) {
-              const auto at = static_cast<int64_t>((row * k + i) * wanted.size() + j);
-              if (rows.get(at) != wanted[j]) return false;
-            }
-            return true;
+          const auto is_row = [&](const Tensor& rows, const std::byte* wanted, std::size_t bytes) {
+            return std::memcmp(rows.bytes().data() + (row * k + i) * bytes, wanted, bytes) == 0;
           };
-          if (!is_row(keys, key)) {
+          if (!is_row(keys, key, key_bytes)) {
             fail("fetched key {} at position {} of layer {}, sequence {}", i, position, layer,
                  part.sequence);
           }
-          if (shape.has_own_values() && !is_row(values, value)) {
+          if (shape.has_own_values() && !is_row(values, value, value_bytes)) {
             fail("fetched value {} at position {} of layer {}, sequence {}", i, position, layer,
                  part.sequence);
           }
@@ -374,13 +394,9 @@ void judge_step(World& world, const Naive& naive, int32_t layer, const Parts& pa
   int64_t row = 0;
   for (const Part& part : parts) {
     std::optional<ZoneIndex> zone;
-    if (naive.is_encoded(layer, part.sequence)) zone.emplace(world, naive, layer, part.sequence);
-    const auto count = static_cast<int64_t>(part.tokens.size());
-    const int64_t tokens = naive.layer(layer, part.sequence).tokens();
-    for (int64_t t = 0; t < count; ++t) {
-      judge_token(world, naive, layer, part.sequence, part.tokens[static_cast<std::size_t>(t)],
-                  tokens - count + t + 1, flags, attended, row++, zone);
-    }
+    if (has_records(naive, layer, part, flags)) zone.emplace(world, naive, layer, part.sequence);
+    judge_part(world, naive, layer, part, flags, attended, row, zone);
+    row += static_cast<int64_t>(part.tokens.size());
   }
 }
 
@@ -391,13 +407,14 @@ void judge_answers(World& world, const Naive& naive, int32_t layer, int32_t sequ
     check(world.retrieve(layer, {{sequence, queries}}, found));
   }
   const int64_t tokens = naive.layer(layer, sequence).tokens();
+  std::optional<ZoneIndex> zone;
   if (naive.is_encoded(layer, sequence)) {
-    const ZoneIndex zone(world, naive, layer, sequence);
-    judge_codec(world, zone, layer, sequence);
-    judge_records(world, naive, zone, layer, sequence);
+    zone.emplace(world, naive, layer, sequence);
+    judge_codec(world, *zone, layer, sequence);
+    judge_records(world, naive, *zone, layer, sequence);
     for (std::size_t t = 0; t < queries.size(); ++t) {
       judge_hits(world, layer, sequence, found, static_cast<int64_t>(t),
-                 zone.step(queries[t], tokens).found);
+                 zone->step(queries[t], tokens).found);
     }
   } else if (world.shape().is_sparse(layer)) {
     for (std::size_t t = 0; t < queries.size(); ++t) {
@@ -407,12 +424,11 @@ void judge_answers(World& world, const Naive& naive, int32_t layer, int32_t sequ
   if (!world.shape().attends()) return;
   const int64_t most = std::min(tokens, world.shape().local + 1);
   const auto count = std::min<std::size_t>(queries.size(), static_cast<std::size_t>(most));
-  const Parts parts = {
-      {sequence, {queries.begin(), queries.begin() + static_cast<int64_t>(count)}}};
+  const Part part = {sequence, {queries.begin(), queries.begin() + static_cast<int64_t>(count)}};
   for (const uint32_t flags : {0U, static_cast<uint32_t>(PKV_CACHE_EXACT)}) {
     Attended attended;
-    check(world.attend(layer, parts, flags, attended));
-    judge_step(world, naive, layer, parts, flags, attended);
+    check(world.attend(layer, {part}, flags, attended));
+    judge_part(world, naive, layer, part, flags, attended, 0, zone);
   }
 }
 

@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace pkv::cache_model {
+namespace {
+
+// Grown by a sixteenth, or by an eighth where it was long.
+bool is_fit_due(int64_t zone, int64_t last) {
+  return last < 16384 ? 16 * zone >= 17 * last : 8 * zone >= 9 * last;
+}
+
+}  // namespace
 
 std::vector<uint64_t> NaiveLayer::slice(int64_t begin, int64_t count) const {
   std::vector<uint64_t> out;
@@ -76,7 +84,7 @@ void Naive::grow_zone(int32_t layer, NaiveLayer& state) const {
     if (is_imported(layer)) continue;
     const bool is_due = state.fits.empty()
                             ? state.zone >= shape_.dense_below
-                            : shape_.refits != 0 && 8 * state.zone >= 9 * state.fits.back().zone;
+                            : shape_.refits != 0 && is_fit_due(state.zone, state.fits.back().zone);
     if (is_due) state.fits.push_back({state.zone, false, true, {}});
   }
 }
@@ -125,6 +133,7 @@ void Naive::flush() {
 
 void Naive::refit(int32_t layer, int32_t sequence, const std::vector<uint64_t>* queries) {
   NaiveLayer& state = sequences_[at(sequence)].layers[at(layer)];
+  grow_zone(layer, state);
   if (state.fits.back().zone == state.zone) state.fits.pop_back();
   state.fits.push_back({state.zone, true, queries != nullptr, {}});
   if (queries != nullptr) state.fits.back().queries = *queries;
@@ -151,7 +160,7 @@ pkv_cache_regions Naive::regions(int32_t layer, int32_t sequence) const {
       shape_.is_sparse(layer) && !is_imported(layer) && (state.fits.empty() || shape_.refits != 0);
   if (is_fitted_later) {
     int64_t next = 0;
-    while (state.fits.empty() ? next < shape_.dense_below : 8 * next < 9 * out.fit_length) {
+    while (state.fits.empty() ? next < shape_.dense_below : !is_fit_due(next, out.fit_length)) {
       next += shape_.interval;
     }
     out.next_fit = next;

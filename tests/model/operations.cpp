@@ -54,7 +54,7 @@ Runner::Runner(Machine& machine, const Shape& shape, std::filesystem::path folde
       shape_(shape),
       folder_(std::move(folder)),
       deep_every_(deep_every),
-      world_(std::make_unique<World>(machine, shape)),
+      world_(std::make_unique<World>(machine, shape, rows_)),
       naive_(shape) {}
 
 int32_t Runner::pick(uint64_t word) const {
@@ -274,8 +274,8 @@ void Runner::refit(const Operation& operation) {
                       sample == nullptr ? "keys alone" : fmt::format("{} queries", queries.size()));
   const bool may = naive_.is_encoded(layer, sequence) && !naive_.is_imported(layer);
   const pkv_status status = world_->refit(layer, sequence, sample);
-  expect(status, may ? PKV_OK : PKV_FAILED_PRECONDITION, "refit");
-  if (may) naive_.refit(layer, sequence, sample);
+  if (!may) return expect(status, PKV_FAILED_PRECONDITION, "refit");
+  if (is_done(status, "refit")) naive_.refit(layer, sequence, sample);
 }
 
 void Runner::save_one(const Operation& operation) {
@@ -310,7 +310,7 @@ void Runner::save_all() {
   const std::string path = (folder_ / "all.pkv").string();
   check(
       pkv_cache_save_sync(world_->cache(), world_->stream(), -1, path.c_str(), PKV_SAVE_OVERWRITE));
-  auto other = std::make_unique<World>(machine_, shape_);
+  auto other = std::make_unique<World>(machine_, shape_, rows_);
   const std::vector<int32_t> live = naive_.live();
   std::vector<int32_t> slots(live.size() + 1, -1);
   int32_t count = -1;
@@ -384,7 +384,9 @@ void Runner::refused(const Operation& operation) {
       std::vector<uint64_t> two = fresh(operation.words[2], 2);
       two[1] |= kNan;
       if (naive_.layer(0, sequence).tokens() + 2 > shape_.capacity) return;
-      return expect(world_->append(0, {{sequence, two}}), PKV_INVALID_ARGUMENT, "append");
+      const pkv_status status = world_->append(0, {{sequence, two}});
+      const bool lacks_pages = shape_.max_bytes > 0 && status == PKV_RESOURCE_EXHAUSTED;
+      return expect(lacks_pages ? PKV_INVALID_ARGUMENT : status, PKV_INVALID_ARGUMENT, "append");
     }
   }
 }

@@ -81,6 +81,7 @@ class Runner {
   Shape shape_;
   std::filesystem::path folder_;
   int64_t deep_every_;
+  std::shared_ptr<KeptRows> rows_ = std::make_shared<KeptRows>();
   std::unique_ptr<World> world_;
   Naive naive_;
   std::string last_;

@@ -16,14 +16,52 @@ double scale_of(const World& world) {
   return static_cast<float>(1.0 / std::sqrt(world.shape().head_dim));
 }
 
-// Values of a token as attention reads them: its own, or the first coordinates of its key.
-std::vector<float> value_of(const World& world, uint64_t token, int32_t layer, int32_t kv_head) {
-  const Shape& shape = world.shape();
-  if (shape.has_own_values()) return world.content().value(token, layer, kv_head);
-  std::vector<float> row = world.content().key(token, layer, kv_head);
-  row.resize(static_cast<std::size_t>(shape.value_dim));
-  return row;
-}
+// K and V of tokens as one KV head attends to them; V its own, or the first coordinates of K.
+struct HeadRows {
+  std::vector<float> keys, values;  // [n, d], [n, dv]
+  double largest_value = 0;
+
+  HeadRows(const World& world, const NaiveLayer& state, int32_t layer, int32_t kv_head,
+           const std::vector<int64_t>& positions) {
+    const Shape& shape = world.shape();
+    const Content& content = world.content();
+    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const auto dv = static_cast<std::size_t>(shape.value_dim);
+    const auto head = static_cast<std::size_t>(kv_head);
+    keys.resize(positions.size() * d);
+    values.resize(positions.size() * dv);
+    std::vector<std::byte> room;
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const uint64_t token = state.entries[static_cast<std::size_t>(positions[i])].token;
+      const Content::Rows rows = content.rows(token, layer, room);
+      const std::byte* key = rows.keys + head * content.key_bytes();
+      const std::byte* value =
+          shape.has_own_values() ? rows.values + head * content.value_bytes() : key;
+      read_numbers(shape.dtype, key, d, keys.data() + i * d);
+      read_numbers(shape.dtype, value, dv, values.data() + i * dv);
+    }
+    for (const float v : values) largest_value = std::max<double>(largest_value, std::fabs(v));
+  }
+};
+
+// q * k, and the sum of its terms' magnitudes. d is a multiple of 8.
+struct Product {
+  double sum = 0, magnitude = 0;
+  Product(const float* q, const float* k, std::size_t d) {
+    double sums[8] = {}, magnitudes[8] = {};
+    for (std::size_t j = 0; j < d; j += 8) {
+      for (std::size_t i = 0; i < 8; ++i) {
+        const double term = static_cast<double>(q[j + i]) * static_cast<double>(k[j + i]);
+        sums[i] += term;
+        magnitudes[i] += std::fabs(term);
+      }
+    }
+    for (std::size_t i = 0; i < 8; ++i) {
+      sum += sums[i];
+      magnitude += magnitudes[i];
+    }
+  }
+};
 
 Index index_of(const World& world, const Codec& codec, int64_t tokens) {
   return {world.machine().device, codec, 1, tokens};
@@ -45,31 +83,17 @@ Exact attend_exactly(const World& world, const NaiveLayer& state, int32_t layer,
       const auto& fetched = rows[static_cast<std::size_t>(h)];
       seen.insert(seen.end(), fetched.begin(), fetched.end());
     }
-    std::vector<std::vector<float>> keys, values;
-    double largest_value = 0;
-    for (const int64_t position : seen) {
-      const uint64_t token = state.entries[static_cast<std::size_t>(position)].token;
-      keys.push_back(world.content().key(token, layer, h));
-      values.push_back(value_of(world, token, layer, h));
-      for (const float v : values.back()) {
-        largest_value = std::max<double>(largest_value, std::fabs(v));
-      }
-    }
+    const HeadRows of(world, state, layer, h, seen);
     for (int32_t g = 0; g < shape.group(); ++g) {
       const auto head = static_cast<std::size_t>(h * shape.group() + g);
       const std::vector<float> q = world.content().query(query, layer, static_cast<int32_t>(head));
-      std::vector<double> logits;
+      std::vector<double> logits(seen.size());
       double largest_terms = 0;
-      for (const auto& key : keys) {
-        double dot = 0, terms = 0;
-        for (std::size_t j = 0; j < q.size(); ++j) {
-          dot += static_cast<double>(q[j]) * key[j];
-          terms += std::fabs(static_cast<double>(q[j]) * key[j]);
-        }
-        double logit = scale * dot;
-        if (shape.soft_cap > 0) logit = shape.soft_cap * std::tanh(logit / shape.soft_cap);
-        logits.push_back(logit);
-        largest_terms = std::max(largest_terms, terms);
+      for (std::size_t i = 0; i < seen.size(); ++i) {
+        const Product product(q.data(), of.keys.data() + i * q.size(), q.size());
+        logits[i] = scale * product.sum;
+        if (shape.soft_cap > 0) logits[i] = shape.soft_cap * std::tanh(logits[i] / shape.soft_cap);
+        largest_terms = std::max(largest_terms, product.magnitude);
       }
       double top = -std::numeric_limits<double>::infinity();
       if (!shape.sink_logits.empty()) top = shape.sink_logits[head];
@@ -84,7 +108,9 @@ Exact attend_exactly(const World& world, const NaiveLayer& state, int32_t layer,
       for (std::size_t i = 0; i < logits.size(); ++i) {
         const double weight = std::exp(logits[i] - top);
         mass += weight;
-        for (std::size_t j = 0; j < dv; ++j) out.output[head * dv + j] += weight * values[i][j];
+        const float* value = of.values.data() + i * dv;
+        double* sum = out.output.data() + head * dv;
+        for (std::size_t j = 0; j < dv; ++j) sum[j] += weight * static_cast<double>(value[j]);
       }
       for (std::size_t j = 0; j < dv; ++j) out.output[head * dv + j] /= mass;
       out.lse[head] = top + std::log(mass);
@@ -93,7 +119,7 @@ Exact attend_exactly(const World& world, const NaiveLayer& state, int32_t layer,
                          4 * kUnit * static_cast<double>(shape.soft_cap);
       const double sum =
           (static_cast<double>(std::min<std::size_t>(seen.size(), 1024)) + 8) * kUnit;
-      out.output_tolerance.push_back(2 * (eps + sum) * largest_value);
+      out.output_tolerance.push_back(2 * (eps + sum) * of.largest_value);
       out.lse_tolerance.push_back(eps + sum + kUnit * std::fabs(out.lse[head]));
     }
   }

@@ -123,10 +123,10 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-World::World(Machine& machine, const Shape& shape)
+World::World(Machine& machine, const Shape& shape, std::shared_ptr<KeptRows> kept)
     : machine_(machine),
       shape_(shape),
-      content_(shape_),
+      content_(shape_, std::move(kept)),
       config_(config_of(shape)),
       k_(std::stoi(config_.get("k"))),
       imported_(static_cast<std::size_t>(shape.layers)) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,7 +81,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 
 class World {
  public:
-  World(Machine& machine, const Shape& shape);
+  // With `kept` for one thread.
+  World(Machine& machine, const Shape& shape, std::shared_ptr<KeptRows> kept = nullptr);
   ~World() { pkv_cache_destroy(cache_); }
   World(const World&) = delete;
   World& operator=(const World&) = delete;

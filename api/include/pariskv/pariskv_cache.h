@@ -13,12 +13,12 @@
  * and the zone's length is interval * floor(max(0, tokens - sink - local) / interval). Sink and
  * tail are attended in full. While the zone is shorter than desc.dense_below it is attended in full
  * too; at the first length that is not, a codec is fitted to it and its keys are encoded. From then
- * on the codec is fitted anew, and the zone encoded anew, each time the zone has grown by an
- * eighth: at the first length z, a multiple of interval, with 8 z >= 9 (length of the last fit). A
- * fit at length z uses all keys of the zone and the queries that were passed for the last
- * fit_positions positions before sink + z + local, the number of tokens that makes the zone so
- * long. What a sequence answers is a function of its tokens, lengths and passed queries alone,
- * never of how they came in pieces.
+ * on the codec is fitted anew, and the zone encoded anew, each time the zone has grown by a
+ * sixteenth, or by an eighth behind a fit at 16,384 keys or more: at the first length z, a multiple
+ * of interval, with 16 z >= 17 (length of the last fit), or 8 z >= 9 (that). A fit at length z uses
+ * all keys of the zone and the queries that were passed for the last fit_positions positions before
+ * sink + z + local, the number of tokens that makes the zone so long. What a sequence answers is a
+ * function of its tokens, lengths and passed queries alone, never of how they came in pieces.
  *
  * Conventions of this header; functions do not repeat them.
  *  a. layer: 0 .. layers-1, else PKV_OUT_OF_RANGE. sequence: a slot 0 .. sequences-1, else
@@ -87,7 +87,7 @@ typedef struct pkv_cache_desc {
   int64_t page_tokens;   /* a power of two, 64 .. 65,536; default 512 */
   int32_t rows_memory;   /* PKV_ALLOC_HOST (default) or PKV_ALLOC_DEVICE: where K and V rows lie */
   int32_t fit_positions; /* positions whose queries a fit uses, 0 .. 4,096; default 128 */
-  int32_t refits;        /* 1 (default): as the zone grows by an eighth; 0: the first fit stands */
+  int32_t refits;        /* 1 (default): as the zone grows; 0: the first fit stands */
   int32_t deferred;      /* 1: appends leave encoding and fits to pkv_cache_flush; default 0 */
   float soft_cap;        /* logits become soft_cap * tanh(logit / soft_cap); 0 (default): none */
   int32_t reserved;      /* 0 */
@@ -302,7 +302,7 @@ PKV_API pkv_status pkv_merge(pkv_stream *stream, int32_t count, const pkv_tensor
 /* ---- Codecs ------------------------------------------------------------------------- */
 
 /* Fits at the zone's present length and encodes the zone anew. queries [m, hq, d], optional: NULL
- * fits to keys alone. The next fit is due when the zone has grown by an eighth from here;
+ * fits to keys alone. What waits for a flush is encoded before. The next fit is due as the zone grows from here;
  * truncating the zone below this length forgets it. A fit at this very length is replaced.
  * PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is not sparse, or has an imported
  * codec. */

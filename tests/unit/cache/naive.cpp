@@ -23,7 +23,8 @@ NaiveRegions simulate(const Shape& shape, int64_t tokens) {
     r.fit = r.zone;
     ++r.fits;
     r.next_fit = r.zone;
-    while (8 * r.next_fit < 9 * r.zone) r.next_fit += shape.interval;
+    const int64_t part = r.zone < 16384 ? 16 : 8;
+    while (part * r.next_fit < (part + 1) * r.zone) r.next_fit += shape.interval;
     if (shape.refits == 0) r.next_fit = std::numeric_limits<int64_t>::max();
   }
   return r;

@@ -37,6 +37,26 @@ TEST_CASE("regions: token by token as the schedule says") {
   }
 }
 
+TEST_CASE("regions: long zones are fitted each eighth, shorter ones each sixteenth") {
+  Shape shape;
+  shape.d = 8;
+  shape.kv_heads = shape.query_heads = 1;
+  shape.interval = 64;
+  shape.capacity = 40000;
+  shape.options = {{"k", "4"}};
+  World world(shape);
+  const int32_t sequence = world.add();
+  int64_t fits[2] = {0, 0};
+  for (int64_t t = 0; t < 40000; t += 500) {
+    const int64_t before = world.regions(sequence).fit_length;
+    world.append(sequence, ids_from(static_cast<uint64_t>(t), 500), false);
+    check_regions(world, sequence, t + 500);
+    if (world.regions(sequence).fit_length != before) ++fits[before >= 16384 ? 1 : 0];
+  }
+  CHECK(fits[0] > 20);
+  CHECK(fits[1] >= 6);  // 16,384 * 1.125^7 < 40,000
+}
+
 TEST_CASE("regions: without refits the first fit stands") {
   Shape shape;
   shape.refits = 0;
