@@ -3,15 +3,37 @@
 #include <cstdio>
 #include <string_view>
 
+#include "backends/cuda/architectures.h"
 #include "backends/cuda/fused.h"
 #include "backends/gpu/device.h"
 
 namespace pkv::cuda {
+namespace {
+
+pkv_status check_code(const pkv_host* host, int ordinal, const gpuDeviceProp& prop) {
+  if (has_code_for(PKV_CUDA_BUILT, prop.major, prop.minor)) return PKV_OK;
+  return backend::refuse(host, PKV_UNAVAILABLE,
+                         "device %d: %.80s is sm_%d%d, but this build has code for %s: build with "
+                         "-DCMAKE_CUDA_ARCHITECTURES=%d%d",
+                         ordinal, prop.name, prop.major, prop.minor, PKV_CUDA_BUILT, prop.major,
+                         prop.minor);
+}
+
+}  // namespace
+
+pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& /*device*/) {
+  gpuDeviceProp prop;
+  const gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
+  if (error != gpuSuccess) return status_of(host, "device properties", error);
+  return check_code(host, ordinal, prop);
+}
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out) {
   gpuDeviceProp prop;
   gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
   if (error != gpuSuccess) return status_of(host, "device properties", error);
+  const pkv_status status = check_code(host, ordinal, prop);
+  if (status != PKV_OK) return status;
   int driver = 0;  // 1000 major + 10 minor
   error = cudaDriverGetVersion(&driver);
   if (error != gpuSuccess) return status_of(host, "driver version", error);

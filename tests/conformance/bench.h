@@ -13,9 +13,6 @@
 
 namespace pkv::conformance {
 
-// Bytes in guards, outputs and fresh memory before the first run and before the second.
-inline constexpr uint8_t kFills[2] = {0xFF, 0x5A};
-
 class Bench {
  public:
   Bench(const Place& reference, const Place& subject, uint64_t seed)
