@@ -3,6 +3,8 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
+#include <cstdio>
 #include <string_view>
 #include <system_error>
 
@@ -36,6 +38,15 @@ inline bool has_code_for(std::string_view built, int major, int minor) {
     }
   }
   return false;
+}
+
+// Why a device is refused, as text of at most `bytes`.
+inline void write_missing_code(char* text, std::size_t bytes, const char* built, int ordinal,
+                               const char* name, int major, int minor) {
+  std::snprintf(text, bytes,
+                "device %d: %.80s is sm_%d%d, but this build has code for %.120s: build with "
+                "-DCMAKE_CUDA_ARCHITECTURES=%d%d",
+                ordinal, name, major, minor, built, major, minor);
 }
 
 }  // namespace pkv::cuda

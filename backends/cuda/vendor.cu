@@ -12,11 +12,9 @@ namespace {
 
 pkv_status check_code(const pkv_host* host, int ordinal, const gpuDeviceProp& prop) {
   if (has_code_for(PKV_CUDA_BUILT, prop.major, prop.minor)) return PKV_OK;
-  return backend::refuse(host, PKV_UNAVAILABLE,
-                         "device %d: %.80s is sm_%d%d, but this build has code for %s: build with "
-                         "-DCMAKE_CUDA_ARCHITECTURES=%d%d",
-                         ordinal, prop.name, prop.major, prop.minor, PKV_CUDA_BUILT, prop.major,
-                         prop.minor);
+  char text[384];
+  write_missing_code(text, sizeof text, PKV_CUDA_BUILT, ordinal, prop.name, prop.major, prop.minor);
+  return backend::refuse(host, PKV_UNAVAILABLE, "%s", text);
 }
 
 }  // namespace

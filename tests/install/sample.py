@@ -1,6 +1,6 @@
-"""The skeleton finished: backends/template under another name, whose stages are those of cpu_ref, put
-in one by one as docs/backend-guide.md has them written. What comes out is a backend outside the tree
-that does everything, with the skeleton's own device, memory and table."""
+"""The skeleton finished: backends/template under another name, whose stages are those of cpu_ref,
+put in one by one as docs/backend-guide.md has them written. What comes out is a backend outside the
+tree that does everything, with the skeleton's own device, memory and table."""
 
 import re
 import shutil

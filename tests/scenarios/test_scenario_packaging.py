@@ -78,10 +78,10 @@ def test_programs_run_without_avx(cli, processor, backend):
 
 
 def test_kernel_instances_are_bounded_and_documented():
-    """Compiled for HIP all kernels are listed, one row each (ctest hip.kernels holds the list against
-    the code objects); cuda has the same sources, and the instances of the fused step."""
+    """Compiled for HIP all kernels are listed, one row each (ctest hip.kernels holds the list
+    against the code objects); cuda has the same sources, and the instances of the fused step."""
     rows = (ROOT / "docs" / "hip_kernels.txt").read_text().splitlines()
-    kernels = Counter(row.split()[0] for row in rows if row.startswith("gfx"))
+    kernels = Counter(row.split()[0] for row in rows if row.strip().startswith("gfx"))
     assert len(kernels) > 1 and len(set(kernels.values())) == 1
     shared = next(iter(kernels.values()))
     sources = "".join(f.read_text() for f in (ROOT / "backends" / "cuda").glob("fused_step_*.cu"))

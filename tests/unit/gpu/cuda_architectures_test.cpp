@@ -1,10 +1,12 @@
 #include "backends/cuda/architectures.h"
 
+#include <string>
 #include <utility>
 
 #include "doctest/doctest.h"
 
 using pkv::cuda::has_code_for;
+using pkv::cuda::write_missing_code;
 
 TEST_CASE("cuda architectures: real code serves its generation, from its own minor version on") {
   CHECK(has_code_for("80-real", 8, 0));
@@ -45,4 +47,13 @@ TEST_CASE("cuda architectures: letters tie code to a device or a generation; nam
   CHECK(has_code_for("native", 7, 5));
   CHECK(has_code_for("all-major", 7, 5));
   CHECK_FALSE(has_code_for("", 9, 0));
+}
+
+TEST_CASE(
+    "cuda architectures: the refusal names the device's architecture and those of the build") {
+  char text[384];
+  write_missing_code(text, sizeof text, "80-real,90", 1, "Quadro RTX 4000", 7, 5);
+  CHECK(std::string(text) ==
+        "device 1: Quadro RTX 4000 is sm_75, but this build has code for 80-real,90: build with "
+        "-DCMAKE_CUDA_ARCHITECTURES=75");
 }
