@@ -70,5 +70,6 @@ void add_rerank_cases(Cases& cases);
 void add_fetch_cases(Cases& cases);
 void add_attend_cases(Cases& cases);
 void add_step_cases(Cases& cases);
+void add_cache_cases(Cases& cases);
 
 }  // namespace pkv::conformance

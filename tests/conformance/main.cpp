@@ -40,6 +40,7 @@ Cases all_cases(const Options& options) {
   add_fetch_cases(cases);
   add_attend_cases(cases);
   add_step_cases(cases);
+  add_cache_cases(cases);
   add_golden_cases(cases, options.golden.empty() ? embedded_golden() : read_golden(options.golden));
   std::set<std::string> names;
   for (const Case& subject : cases) {
