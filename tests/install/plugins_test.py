@@ -11,7 +11,7 @@ import shutil
 import subprocess
 
 import sample
-from outside import EXAMPLES, REPOSITORY, from_command_line, run
+from outside import EXAMPLES, from_command_line, run
 
 IMPLEMENTED = {"encode", "store", "vote", "select"}
 
@@ -63,12 +63,7 @@ def check_listed(outside, library, name):
 
 def check_template(outside):
     """What section 1 of the guide says: copied under another name, built, nothing there yet."""
-    tree = outside.work / "tree" / "backends"
-    tree.mkdir(parents=True)
-    source = tree / "mine"
-    shutil.copytree(REPOSITORY / "backends" / "template", source)
-    for path in source.iterdir():
-        path.write_text(path.read_text().replace("template", "mine"))
+    source = sample.skeleton(outside, outside.work / "tree", "mine")
     library = outside.cmake(source) / "pariskv_backend_mine.so"
     code, report, page = verdict(outside, library, "--shard", "1/8")
     assert code == 0 and report["backend"] == "mine"
@@ -80,12 +75,12 @@ def check_template(outside):
 def check_sample(outside):
     """The skeleton with stages put in one after the other: each is found as soon as it is there,
     and in the end nothing is skipped but what asks the library."""
-    folder = sample.skeleton(outside.work / "sample", "finished")
-    sample.put_helpers(folder)
+    folder = sample.skeleton(outside, outside.work / "sample", "finished")
+    sample.put_helpers(outside, folder)
     done = []
     for stages in (sample.STAGES[:3], sample.STAGES[3:]):
         for stage in stages:
-            sample.put_stage(folder, stage)
+            sample.put_stage(outside, folder, stage)
         done += stages
         library = outside.cmake(folder) / "pariskv_backend_finished.so"
         code, report, page = verdict(outside, library, "--shard", "1/8")

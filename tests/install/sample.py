@@ -5,9 +5,6 @@ tree that does everything, with the skeleton's own device, memory and table."""
 import re
 import shutil
 
-from outside import REPOSITORY
-
-REFERENCE = REPOSITORY / "backends" / "cpu_ref"
 STAGES = ("store", "encode", "vote", "select", "rerank", "fetch", "attend", "fit")
 # What several stages share, beside backends/host.
 HELPERS = ("query.cpp", "rotate.cpp", "tail.cpp")
@@ -21,10 +18,10 @@ void fill_store_slots(pkv_backend& table) {
 """
 
 
-def skeleton(tree, name):
-    """A copy of the template as <tree>/backends/<name>, renamed in all files."""
+def skeleton(outside, tree, name):
+    """A copy of the installed template as <tree>/backends/<name>, renamed in all files."""
     folder = tree / "backends" / name
-    shutil.copytree(REPOSITORY / "backends" / "template", folder)
+    shutil.copytree(outside.backends / "template", folder)
     for path in folder.iterdir():
         path.write_text(path.read_text().replace("template", name))
     return folder
@@ -35,13 +32,13 @@ def renamed(text, name):
     return text.replace("pkv::cpu_ref", f"pkv::{name}_backend")
 
 
-def put_helpers(folder):
+def put_helpers(outside, folder):
     """What the stages include and call, into a skeleton."""
-    name = folder.name
-    for path in [*REFERENCE.glob("*.h"), *(REFERENCE / helper for helper in HELPERS)]:
+    name, reference = folder.name, outside.backends / "cpu_ref"
+    for path in [*reference.glob("*.h"), *(reference / helper for helper in HELPERS)]:
         if path.name not in OURS:
             (folder / path.name).write_text(renamed(path.read_text(), name))
-    shutil.copytree(REPOSITORY / "backends" / "host", folder.parent / "host")
+    shutil.copytree(outside.backends / "host", folder.parent / "host")
     lists = folder / "CMakeLists.txt"
     more = "".join(f"  {helper}\n" for helper in (*HELPERS, "../host/check.cpp"))
     text = lists.read_text().replace("  attend.cpp\n", more + "  attend.cpp\n", 1)
@@ -49,8 +46,9 @@ def put_helpers(folder):
     lists.write_text(text)
 
 
-def put_stage(folder, stage):
-    text = renamed((REFERENCE / f"{stage}.cpp").read_text(), folder.name)
+def put_stage(outside, folder, stage):
+    text = (outside.backends / "cpu_ref" / f"{stage}.cpp").read_text()
+    text = renamed(text, folder.name)
     if stage == "store":
         head, end = re.fullmatch(r"(.*)(\n}  // namespace \S+\n)", text, re.DOTALL).groups()
         text = head + STORE_SLOTS + end
@@ -58,10 +56,10 @@ def put_stage(folder, stage):
     (folder / f"{stage}.cpp").write_text(text)
 
 
-def finished(tree, name):
+def finished(outside, tree, name):
     """The folder of a skeleton with every stage in it."""
-    folder = skeleton(tree, name)
-    put_helpers(folder)
+    folder = skeleton(outside, tree, name)
+    put_helpers(outside, folder)
     for stage in STAGES:
-        put_stage(folder, stage)
+        put_stage(outside, folder, stage)
     return folder

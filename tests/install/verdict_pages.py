@@ -27,7 +27,7 @@ def main():
     pages = options.pages.resolve()
     for backend in ("cpu", "cpu_ref"):
         write_page(outside, backend, pages / f"{backend}.html")
-    folder = sample.finished(outside.work / "tree", "sample")
+    folder = sample.finished(outside, outside.work / "tree", "sample")
     library = outside.cmake(folder) / "pariskv_backend_sample.so"
     write_page(outside, library, pages / "sample.html")
 
