@@ -51,8 +51,9 @@ void on_fault(int signal, siginfo_t* info, void* /*context*/) {
                   "%s was read or written %lld bytes behind its end", guard.name,
                   static_cast<long long>(at - guard.end));
   }
-  // The instruction runs again, into whoever watched before.
+  // The instruction runs again, into whoever watched before; a signal that was sent has none.
   sigaction(signal, &before[signal == kSignals[0] ? 0 : 1], nullptr);
+  if (info->si_code <= 0) std::raise(signal);
 }
 
 uint8_t* map(int64_t bytes) {

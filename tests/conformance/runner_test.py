@@ -299,7 +299,7 @@ def main():
     for name, test in tests:
         test()
         print(f"{name}: ok")
-    assert len(tests) == 16, len(tests)
+    assert len(tests) == 18, len(tests)
 
 
 if __name__ == "__main__":
