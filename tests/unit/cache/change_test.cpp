@@ -106,18 +106,18 @@ TEST_CASE("refit: on request the zone has a codec of its own, and truncation for
   Shape shape;
   World world(shape);
   const int32_t sequence = world.add();
-  world.append(sequence, ids_from(0, 460));
+  world.append(sequence, ids_from(0, 640));
   const std::vector<uint8_t> before = world.state(sequence);
   const pkv_cache_regions regions = world.regions(sequence);
   const Tensor queries = tokens_of(ids_from(600, 40), Role::kQuery, 4, 32);
   const pkv_tensor view = queries.view();
-  world.append(sequence, ids_from(460, 30));
+  world.append(sequence, ids_from(640, 30));
   REQUIRE(world.regions(sequence).fit_length < world.regions(sequence).zone);
   REQUIRE_OK(pkv_cache_refit(world.cache(), world.stream(), 0, sequence, &view));
   const pkv_cache_regions refitted = world.regions(sequence);
   CHECK(refitted.fit_length == refitted.zone);
   CHECK(16 * refitted.next_fit >= 17 * refitted.zone);
-  world.truncate(sequence, 460);
+  world.truncate(sequence, 640);
   CHECK(world.state(sequence) == before);
   CHECK(world.regions(sequence).fit_length == regions.fit_length);
 }
