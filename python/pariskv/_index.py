@@ -29,7 +29,7 @@ class Hits:
     candidate_counts: Any  # [b, h] int32
     estimates: Any  # [b, hq, c] float32
     rest_lse: Any  # [b, hq] float32
-    sample_estimates: Any  # [b, hq, tail_samples] float32, or None
+    sample_estimates: Any  # [b, hq, tail_samples] float32; None if tail = drop
 
     def _struct(self) -> s.Hits:
         fields = {}
@@ -76,8 +76,8 @@ class _Plan(Handle):
         call("pkv_plan_candidates", self, c.byref(count))
         self.candidates = count.value
         self.k = int(self.config["k"])
-        sampled = self.config["tail"] == "sampled"
-        self.samples = int(self.config["tail_samples"]) if sampled else 0
+        has_tail = self.config["tail"] != "drop"
+        self.samples = int(self.config["tail_samples"]) if has_tail else 0
 
 
 class Index(Handle):

@@ -75,6 +75,21 @@ def test_a_step_is_its_parts(pariskv, index, rows):
         index.step(query, *source, dense=[sink] * 5)
 
 
+@pytest.mark.parametrize("tail", ["drop", "mean", "sampled", "sketch2", "sketch4"])
+def test_every_tail_takes_the_parts(pariskv, rows, tail):
+    queries, keys, values = rows
+    made = pariskv.Index(pariskv.Codec.fit(keys, queries, values, tail=tail), N)
+    made.append(keys, values)
+    query, source = queries[:, 0][None], (keys[None], values[None])
+    hits = made.retrieve(query, k=50)
+    assert (hits.sample_estimates is None) == (tail == "drop")
+    fetched = made.fetch(hits, *source, query_heads=HQ, k=50)
+    parts = made.attend(query, hits, fetched, k=50)
+    assert np.array_equal(parts, made.step(query, *source, k=50))
+    without_rows = made.retrieve(query, k=0)
+    assert np.isfinite(made.attend(query, without_rows, None, k=0)).all()
+
+
 def test_indices_of_several_sequences(pariskv, rows):
     queries, keys, values = rows
     made = pariskv.Index(pariskv.Codec.fit(keys, queries, values), N, sequences=2)
