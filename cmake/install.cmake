@@ -21,7 +21,7 @@ set(data_dir ${CMAKE_INSTALL_DATADIR}/pariskv)
 install(DIRECTORY backends/template backends/cpu_ref backends/host DESTINATION ${data_dir}/backends
         COMPONENT development)
 install(DIRECTORY docs examples DESTINATION ${data_dir} COMPONENT development
-        PATTERN man EXCLUDE PATTERN conformance EXCLUDE PATTERN target EXCLUDE
+        PATTERN man EXCLUDE PATTERN *.html EXCLUDE PATTERN target EXCLUDE
         PATTERN __pycache__ EXCLUDE PATTERN build EXCLUDE)
 
 install(TARGETS pariskv pariskv_backend EXPORT pariskv
