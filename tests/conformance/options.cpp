@@ -149,8 +149,8 @@ docs/numerics.md. What the backend refuses as unimplemented is skipped, with its
   --paths              which kernels or other paths each case reaches, of backends that tell them;
                        of a run of all cases it is a failure if none reached one
   --json               print the results as one JSON object; the report goes to stderr
-  --merge FILE         runs nothing: the report is of what --json printed before; may be repeated, as
-                       for shards
+  --merge FILE         runs nothing: the report is of what --json printed before; may be repeated,
+                       as for shards
   --version, --help
 
 Cases run in a child process. Where it crashes, ends or hangs, the case has failed, and another
