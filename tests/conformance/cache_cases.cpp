@@ -50,7 +50,7 @@ void require_or_skip(const char* function, pkv_status status) {
 }
 
 // All tokens of a sequence in one layer, those that steps append included: [h, t, width].
-struct Tokens {
+struct CacheTokens {
   Dense keys;
   Dense values;
   Dense queries;  // [t, hq, d]
@@ -141,7 +141,7 @@ class CacheCase {
   }
 
   // Tokens [begin, begin + count) of all sequences, one after another.
-  Tensor gathered(int32_t layer, Dense Tokens::*part, const std::vector<int64_t>& begins,
+  Tensor gathered(int32_t layer, Dense CacheTokens::*part, const std::vector<int64_t>& begins,
                   const std::vector<int64_t>& counts) const {
     Dense all = {(tokens_[0].*part).dtype, (tokens_[0].*part).shape, {}};
     all.shape[0] = 0;
@@ -175,8 +175,8 @@ class CacheCase {
   void append(int32_t layer) const {
     Session session(place_, fill_);
     const std::vector<int64_t> begins(lengths_.size(), 0);
-    const Tensor keys = gathered(layer, &Tokens::keys, begins, lengths_);
-    const Tensor values = gathered(layer, &Tokens::values, begins, lengths_);
+    const Tensor keys = gathered(layer, &CacheTokens::keys, begins, lengths_);
+    const Tensor values = gathered(layer, &CacheTokens::values, begins, lengths_);
     const pkv_tensor k = session.in("keys", keys);
     const pkv_tensor v = session.in("values", values);
     const pkv_cache_batch batch = batch_of(lengths_);
@@ -190,9 +190,9 @@ class CacheCase {
     std::vector<int64_t> begins;
     for (const int64_t length : lengths_) begins.push_back(length + step);
     const std::vector<int64_t> ones(lengths_.size(), 1);
-    const Tensor keys = gathered(layer, &Tokens::keys, begins, ones);
-    const Tensor values = gathered(layer, &Tokens::values, begins, ones);
-    const Tensor queries = gathered(layer, &Tokens::queries, begins, ones);
+    const Tensor keys = gathered(layer, &CacheTokens::keys, begins, ones);
+    const Tensor values = gathered(layer, &CacheTokens::values, begins, ones);
+    const Tensor queries = gathered(layer, &CacheTokens::queries, begins, ones);
     const Tensor output =
         empty_tensor(PKV_DTYPE_F32, {shape_.b, shape_.hq(), shape_.dv}, Layout::kDense, fill_);
     const pkv_tensor k = session.in("keys", keys);
@@ -241,7 +241,7 @@ class CacheCase {
   }
 
   // The last of `tokens` tokens attends to [first, tokens). docs/algorithm.md, section 8.
-  void judge_head(const Tokens& all, int32_t head, int64_t first, int64_t tokens,
+  void judge_head(const CacheTokens& all, int32_t head, int64_t first, int64_t tokens,
                   const Dense& output, int64_t at, const std::string& where) const {
     const int32_t d = shape_.d;
     const int32_t dv = shape_.dv;
@@ -283,15 +283,15 @@ class CacheCase {
     }
   }
 
-  const Tokens& of(int32_t sequence, int32_t layer) const {
+  const CacheTokens& of(int32_t sequence, int32_t layer) const {
     return tokens_[static_cast<size_t>(sequence * kLayers + layer)];
   }
 
   const Place& place_;
   CacheShape shape_;
   uint8_t fill_;
-  std::vector<int64_t> lengths_;  // of the prompts
-  std::vector<Tokens> tokens_;    // [b, layers]
+  std::vector<int64_t> lengths_;     // of the prompts
+  std::vector<CacheTokens> tokens_;  // [b, layers]
   std::vector<int32_t> slots_;
   std::unique_ptr<pkv_cache, void (*)(pkv_cache*)> cache_{nullptr, pkv_cache_destroy};
 };
