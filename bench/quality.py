@@ -15,7 +15,6 @@ Exit codes: 0 done, 2 usage, 3 bad input (a trace, a results file)."""
 
 import datetime
 import importlib.metadata
-import json
 import shlex
 import sys
 
@@ -105,7 +104,7 @@ def main(argv=None):
     out = sys.stderr if chosen.json == "-" else sys.stdout
     print(*report.lines_of(document), sep="\n", file=out)
     if chosen.json:
-        write(chosen.json, json.dumps(document, indent=1) + "\n")
+        write(chosen.json, report.dumps(document))
     return 0
 
 

@@ -18,6 +18,7 @@ set(ENV{PKG_CONFIG_SYSROOT_DIR} ${PKV_AARCH64_LIBRARIES})
 
 # Of the libraries that libraries need, which are on no link line.
 add_link_options(LINKER:-rpath-link,${PKV_AARCH64_LIBRARIES}/usr/lib/aarch64-linux-gnu)
+# SVE vectors of 256 bits, as the kernels want them.
 set(CMAKE_CROSSCOMPILING_EMULATOR
-    qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu
+    qemu-aarch64 -cpu max,sve-default-vector-length=32 -L /usr/aarch64-linux-gnu
     -E LD_LIBRARY_PATH=${PKV_AARCH64_LIBRARIES}/usr/lib/aarch64-linux-gnu)

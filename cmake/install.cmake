@@ -1,5 +1,5 @@
-# What `cmake --install` leaves: the library, its headers, the two programs with their pages, and what
-# find_package and pkg-config need. All of it can be moved to another prefix. Components are the
+# What `cmake --install` leaves: the library, its headers, the two programs with their pages, what
+# find_package and pkg-config need, and what an author of a backend begins with. All of it can be moved to another prefix. Components are the
 # packages of cmake/package.cmake: library, development, tools, cuda.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pariskv)
@@ -15,6 +15,14 @@ install(DIRECTORY api/include/pariskv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         COMPONENT development FILES_MATCHING PATTERN *.h PATTERN *.hpp)
 install(DIRECTORY core/format DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pariskv/backend/core
         COMPONENT development FILES_MATCHING PATTERN *.h)
+
+# What docs/backend-guide.md begins with and is read beside it: skeleton, reference, pages, examples.
+set(data_dir ${CMAKE_INSTALL_DATADIR}/pariskv)
+install(DIRECTORY backends/template backends/cpu_ref backends/host DESTINATION ${data_dir}/backends
+        COMPONENT development)
+install(DIRECTORY docs examples DESTINATION ${data_dir} COMPONENT development
+        PATTERN man EXCLUDE PATTERN *.html EXCLUDE PATTERN target EXCLUDE
+        PATTERN __pycache__ EXCLUDE PATTERN build EXCLUDE)
 
 install(TARGETS pariskv pariskv_backend EXPORT pariskv
         LIBRARY COMPONENT library NAMELINK_COMPONENT development)

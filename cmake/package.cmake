@@ -40,8 +40,8 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libpariskv0 ${this_version}")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "libabsl-dev, libhwy-dev, libtbb-dev")
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "${about}
-This package has the headers, also those for writing a backend, the files for
-CMake and pkg-config, and the static library.")
+This package has the headers, the files for CMake and pkg-config, the static
+library, and a skeleton, a reference and a guide for writing backends.")
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME pariskv-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)

@@ -29,8 +29,8 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr int64_t kPair = static_cast<int64_t>(2 * kFloats);  // elements unpacked at once
 
 struct Pair {
-  VF first;
-  VF second;
+  Held<VF> first;
+  Held<VF> second;
 };
 
 // kPair elements of a row.
@@ -70,9 +70,9 @@ HWY_INLINE void dots_of_four(const std::byte* const* rows, const float* HWY_REST
                              int64_t quota, RowsAhead& ahead, const AttendState& s,
                              float* HWY_RESTRICT weights) {
   const DF df;
-  VF sums[4][kHeads];
+  Held<VF> sums[4][kHeads];
   for (auto& row : sums) {
-    for (VF& sum : row) sum = hn::Zero(df);
+    for (auto& sum : row) sum = hn::Zero(df);
   }
   const auto add = [&](const Pair(&k)[4], int64_t at) HWY_ATTR {
     HWY_UNROLL(4)
@@ -176,7 +176,7 @@ HWY_INLINE void add_values(const RowBlock& block, int32_t first, int64_t at, int
                            int64_t quota, RowsAhead& ahead, const AttendState& s) {
   const DF df;
   float* out = s.values + int64_t{first} * s.padded_dv + at;
-  VF sums[kHeads][2 * kPairs];
+  Held<VF> sums[kHeads][2 * kPairs];
   for (int g = 0; g < kHeads; ++g) {
     for (int i = 0; i < 2 * kPairs; ++i) {
       sums[g][i] = hn::Load(df, out + g * s.padded_dv + i * static_cast<int64_t>(kFloats));
@@ -184,21 +184,20 @@ HWY_INLINE void add_values(const RowBlock& block, int32_t first, int64_t at, int
   }
   for (int64_t r = 0; r < block.count; ++r) {
     const std::byte* row = block.values[r] + at * kBytes<kType>;
-    Pair v[kPairs];
+    Held<VF> v[2 * kPairs];
     ahead.request(quota);
     HWY_UNROLL(4)
     for (int i = 0; i < kPairs; ++i) {
-      v[i] = rest != 0 ? load_rest<kType>(row, rest)
-                       : load_pair<kType>(row + i * kPair * kBytes<kType>);
+      const Pair pair = rest != 0 ? load_rest<kType>(row, rest)
+                                  : load_pair<kType>(row + i * kPair * kBytes<kType>);
+      v[2 * i] = pair.first;
+      v[2 * i + 1] = pair.second;
     }
     HWY_UNROLL(4)
     for (int g = 0; g < kHeads; ++g) {
       const VF w = hn::Set(df, s.weights[g * kBlockRows + r]);
       HWY_UNROLL(4)
-      for (int i = 0; i < kPairs; ++i) {
-        sums[g][2 * i] = hn::MulAdd(w, v[i].first, sums[g][2 * i]);
-        sums[g][2 * i + 1] = hn::MulAdd(w, v[i].second, sums[g][2 * i + 1]);
-      }
+      for (int i = 0; i < 2 * kPairs; ++i) sums[g][i] = hn::MulAdd(w, v[i], sums[g][i]);
     }
   }
   for (int g = 0; g < kHeads; ++g) {

@@ -24,12 +24,8 @@ namespace pkv::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Batches divide a group of 16 keys. Vectors without a fixed size are used 128 bits wide.
-#if HWY_HAVE_SCALABLE
-using ColumnTag = hn::FixedTag<float, 4>;
-#else
+// Batches divide a group of 16 keys.
 using ColumnTag = hn::CappedTag<float, 16>;
-#endif
 using BitsTag = hn::RebindToUnsigned<ColumnTag>;
 using Column = hn::Vec<ColumnTag>;
 using Bits = hn::Vec<BitsTag>;
@@ -38,27 +34,31 @@ inline constexpr BitsTag kBits{};
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(ColumnTag()));
 static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
 
+// The halves of a vector. (hn::Half is a quarter of SVE's, by Highway 1.0.3's count of its lanes.)
+template <class Tag>
+using HalfTag = hn::FixedTag<hn::TFromD<Tag>, hn::MaxLanes(Tag()) / 2>;
+
 // Bytes 0..15 behind offset of rows 0, 4, 8, ..: one 128-bit block per row.
 template <class Tag>
 HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const uint8_t* const* rows, int64_t offset) {
   if constexpr (hn::MaxLanes(Tag()) == 4) {
     return hn::BitCast(tag, hn::LoadU(hn::Repartition<uint8_t, Tag>(), rows[0] + offset));
   } else {
-    const hn::Half<Tag> half;
+    const HalfTag<Tag> half;
     return hn::Combine(tag, load_blocks(half, rows + hn::MaxLanes(half), offset),
                        load_blocks(half, rows, offset));
   }
 }
 
-template <class V>
-HWY_INLINE void store_blocks(V v, uint8_t* const* rows, int64_t offset) {
-  if constexpr (hn::MaxLanes(hn::DFromV<V>()) == 4) {
-    hn::StoreU(hn::BitCast(hn::Repartition<uint8_t, hn::DFromV<V>>(), v),
-               hn::Repartition<uint8_t, hn::DFromV<V>>(), rows[0] + offset);
+template <class Tag>
+HWY_INLINE void store_blocks(Tag /*tag*/, hn::Vec<Tag> v, uint8_t* const* rows, int64_t offset) {
+  if constexpr (hn::MaxLanes(Tag()) == 4) {
+    const hn::Repartition<uint8_t, Tag> bytes;
+    hn::StoreU(hn::BitCast(bytes, v), bytes, rows[0] + offset);
   } else {
-    const hn::Half<hn::DFromV<V>> half;
-    store_blocks(hn::LowerHalf(half, v), rows, offset);
-    store_blocks(hn::UpperHalf(half, v), rows + hn::MaxLanes(half), offset);
+    const HalfTag<Tag> half;
+    store_blocks(half, hn::LowerHalf(half, v), rows, offset);
+    store_blocks(half, hn::UpperHalf(half, v), rows + hn::MaxLanes(half), offset);
   }
 }
 
@@ -214,10 +214,10 @@ HWY_MAYBE_UNUSED HWY_NOINLINE void store_rows(const uint32_t* dwords, int count,
     Bits v2 = column(w + 2);
     Bits v3 = column(w + 3);
     transpose_blocks(v0, v1, v2, v3);
-    store_blocks(v0, rows, 4 * w);
-    store_blocks(v1, rows + 1, 4 * w);
-    store_blocks(v2, rows + 2, 4 * w);
-    store_blocks(v3, rows + 3, 4 * w);
+    store_blocks(kBits, v0, rows, 4 * w);
+    store_blocks(kBits, v1, rows + 1, 4 * w);
+    store_blocks(kBits, v2, rows + 2, 4 * w);
+    store_blocks(kBits, v3, rows + 3, 4 * w);
   }
 }
 

@@ -179,9 +179,10 @@ pkv_status set_threads(pkv_backend_device* device, std::string_view value) {
 pkv_status device_set(pkv_backend_device* device, const char* name, const char* value) {
   return guard(device->host, [&] {
     if (std::string_view(name) == "threads") return set_threads(device, value);
+    if (std::string_view(name) == "paths") return kernels.set(device->host, value);
     if (std::string_view(name) != "isa") {
       return refuse(device->host, PKV_INVALID_ARGUMENT,
-                    "device option %.64s: cpu has threads and isa", name);
+                    "device option %.64s: cpu has threads, isa and paths", name);
     }
     if (device->isa.set(value)) return pkv_status{PKV_OK};
     return refuse(device->host, PKV_INVALID_ARGUMENT, "isa=%.64s: this host has best, %s", value,

@@ -135,7 +135,7 @@ HWY_INLINE VF4 scalar_dots(const Estimator& e, int32_t g) {
 }
 
 #undef PKV_CPU_HAS_LINES
-#if !HWY_HAVE_SCALABLE && HWY_CAP_GE512
+#if HWY_CAP_GE512
 #define PKV_CPU_HAS_LINES 1
 
 // A record of one line: four vectors of 32 entries, as unpack_scalar4 leaves them.

@@ -63,7 +63,7 @@ void add_keys(const Chosen& chosen, const float* pivot, int32_t d, const FitSums
   }
 }
 
-void FitKeys(const FitRun& run, FitSums& out) {
+void fit_keys_impl(const FitRun& run, FitSums& out) {
   out.count = out.weight = 0;
   std::fill_n(out.sums, run.d, 0.0);
   std::fill_n(out.squares, run.d, 0.0);
@@ -110,10 +110,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace pkv::cpu {
 
-HWY_EXPORT(FitKeys);
+HWY_EXPORT(fit_keys_impl);
 
 void fit_keys(const Isa& isa, const FitRun& run, FitSums& out) {
-  PKV_CPU_DISPATCH(isa, FitKeys)(run, out);
+  PKV_CPU_DISPATCH(isa, fit_keys_impl)(run, out);
 }
 
 }  // namespace pkv::cpu

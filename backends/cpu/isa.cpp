@@ -4,11 +4,34 @@
 #include <cstdint>
 #include <vector>
 
+#if HWY_TARGETS & HWY_SVE_256
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
+
 namespace pkv::cpu {
 namespace {
 
-// What is compiled for one set alone asks no processor.
-int64_t supported() { return HWY_SUPPORTED_TARGETS & HWY_TARGETS; }
+#if HWY_TARGETS & HWY_SVE_256
+// Not Highway's answer: of machines with NEON it wants AES, which nothing here uses.
+std::vector<int64_t> targets() {
+  std::vector<int64_t> result = {HWY_NEON};
+  const bool has_sve = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
+  const int vector = has_sve ? prctl(PR_SVE_GET_VL) : 0;
+  if (vector >= 0 && (vector & PR_SVE_VL_LEN_MASK) == 32) result.push_back(HWY_SVE_256);
+  return result;
+}
+#else
+// Each a bit of its own: Highway gives better sets lower bits. What is compiled for one set alone
+// asks no processor.
+std::vector<int64_t> targets() {
+  std::vector<int64_t> result;
+  for (int64_t rest = HWY_SUPPORTED_TARGETS & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    result.push_back(rest & -rest);
+  }
+  return result;
+}
+#endif
 
 std::string name_of(int64_t target) {
   std::string name = hwy::TargetName(target);
@@ -16,16 +39,9 @@ std::string name_of(int64_t target) {
   return name;
 }
 
-// Each a bit of its own, best first: Highway gives better sets lower bits.
-std::vector<int64_t> targets() {
-  std::vector<int64_t> result;
-  for (int64_t rest = supported(); rest != 0; rest &= rest - 1) result.push_back(rest & -rest);
-  return result;
-}
-
 }  // namespace
 
-bool Isa::is_any() { return supported() != 0; }
+bool Isa::is_any() { return !targets().empty(); }
 
 std::string Isa::names() {
   std::string result;
@@ -36,12 +52,8 @@ std::string Isa::names() {
 }
 
 bool Isa::set(std::string_view name) {
-  if (name == "best") {
-    chosen_.Update(supported());
-    return true;
-  }
   for (const int64_t target : targets()) {
-    if (name_of(target) == name) {
+    if (name == "best" || name == name_of(target)) {
       chosen_.Update(target);
       return true;
     }

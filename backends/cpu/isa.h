@@ -10,8 +10,19 @@
 #include <string_view>
 
 #include "hwy/targets.h"
+#include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::cpu {
+
+// What PKV_CPU_DISPATCH is called with: paths_test.py holds the list against the sources.
+inline constexpr const char* kKernels[] = {
+    "add_values_simd",     "add_votes_impl",     "attend_block_impl", "bound_of_rank_impl",
+    "cap_all_impl",        "encode_piece_simd",  "entry_order_impl",  "estimate_impl",
+    "exp_all_impl",        "fit_keys_impl",      "keep_best_impl",    "largest_impl",
+    "log_sum_exp_impl",    "sample_votes_impl",  "scale_all_impl",    "scan_range_impl",
+    "score_by_group_impl", "score_by_mean_impl", "sum_sketches_impl", "vector_floats_impl",
+    "vote_range_impl"};
+inline constinit backend::Paths kernels(kKernels);
 
 class Isa {
  public:
@@ -34,7 +45,9 @@ class Isa {
 }  // namespace pkv::cpu
 
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
-#define PKV_CPU_DISPATCH(isa, FUNCTION) (static_cast<void>(isa), HWY_STATIC_DISPATCH(FUNCTION))
+#define PKV_CPU_DISPATCH(isa, FUNCTION) \
+  (::pkv::cpu::kernels.note(#FUNCTION), static_cast<void>(isa), HWY_STATIC_DISPATCH(FUNCTION))
 #else
-#define PKV_CPU_DISPATCH(isa, FUNCTION) (*HWY_DISPATCH_TABLE(FUNCTION)[(isa).index()])
+#define PKV_CPU_DISPATCH(isa, FUNCTION) \
+  (::pkv::cpu::kernels.note(#FUNCTION), *HWY_DISPATCH_TABLE(FUNCTION)[(isa).index()])
 #endif

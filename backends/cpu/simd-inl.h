@@ -17,12 +17,7 @@ namespace pkv::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Of a scalable set one block of 16 bytes is used: blocks are what these kernels are made of.
-#if HWY_HAVE_SCALABLE
-constexpr size_t kVectorBytes = 16;
-#else
 constexpr size_t kVectorBytes = HWY_MIN(HWY_MAX_BYTES, 64);
-#endif
 using D8 = hn::CappedTag<uint8_t, kVectorBytes>;
 using D16 = hn::CappedTag<uint16_t, kVectorBytes / 2>;
 using DI16 = hn::CappedTag<int16_t, kVectorBytes / 2>;
@@ -37,11 +32,39 @@ using VU32 = hn::Vec<DU32>;
 using VF = hn::Vec<DF>;
 constexpr size_t kFloats = kVectorBytes / 4;
 
+// A vector as a member or an element, which those of SVE cannot be: they have no size.
+#if HWY_TARGET == HWY_SVE_256
+template <class V>
+struct HeldOf;
+template <>
+struct HeldOf<svuint8_t> {
+  typedef svuint8_t type __attribute__((arm_sve_vector_bits(256)));
+};
+template <>
+struct HeldOf<svuint16_t> {
+  typedef svuint16_t type __attribute__((arm_sve_vector_bits(256)));
+};
+template <>
+struct HeldOf<svint32_t> {
+  typedef svint32_t type __attribute__((arm_sve_vector_bits(256)));
+};
+template <>
+struct HeldOf<svfloat32_t> {
+  typedef svfloat32_t type __attribute__((arm_sve_vector_bits(256)));
+};
+template <class V>
+using Held = typename HeldOf<V>::type;
+#else
+template <class V>
+using Held = V;
+#endif
+
 // Values and positions of the lanes that a mask keeps, in front; `count` of them. Highway's own
 // Compress, on sets without the instruction, copies its table to the stack each time (GCC 12).
+constexpr bool kHasCompress = HWY_CAP_GE512 || HWY_HAVE_SCALABLE;
 struct Kept {
-  VF values;
-  VI32 positions;
+  Held<VF> values;
+  Held<VI32> positions;
   int64_t count;
 };
 
@@ -49,7 +72,7 @@ HWY_INLINE Kept keep_lanes(VF values, VI32 positions, hn::Mask<DF> mask) {
   const DF df;
   const DI32 di;
   const auto count = static_cast<int64_t>(hn::CountTrue(df, mask));
-  if constexpr (kFloats == 16) {
+  if constexpr (kHasCompress) {
     return {hn::Compress(values, mask), hn::Compress(positions, hn::RebindMask(di, mask)), count};
   } else {
     const DU32 du;

@@ -30,8 +30,8 @@ HWY_ALIGN constexpr float kNibbleLevels[16] = {-11.0F,  -37.0F,  -61.0F, -87.0F,
 
 // Two vectors of levels of one sketch.
 struct Levels {
-  VF first;
-  VF second;
+  Held<VF> first;
+  Held<VF> second;
 };
 
 // 4 bits: coordinates at .. of the lower half and of the upper one.
@@ -79,8 +79,8 @@ template <class Bits>
 HWY_INLINE void add_run(const SketchList& list, int64_t begin, int64_t end, int64_t at, float* sums,
                         int64_t stride) {
   const DF df;
-  VF low[kSketchHeads];
-  VF high[kSketchHeads];
+  Held<VF> low[kSketchHeads];
+  Held<VF> high[kSketchHeads];
   for (int g = 0; g < kSketchHeads; ++g) low[g] = high[g] = hn::Zero(df);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t entry = list.entries[i];

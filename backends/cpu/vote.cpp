@@ -32,22 +32,19 @@ HWY_MAYBE_UNUSED HWY_INLINE V16 fold_halves(V16 x, V16 y) {
   return hn::Add(hn::ConcatLowerLower(d, y, x), hn::ConcatUpperUpper(d, y, x));
 }
 
-// Running sums of one group: all bytes as 16-bit numbers, mod 2^16, and the odd bytes alone.
-struct GroupSums {
-  V16 all;
-  V16 odd;
-};
+// Running sums of each group: all bytes as 16-bit numbers, mod 2^16, and the odd bytes alone.
+using GroupSums = Held<V16>[kGroups];
 
 // Keys 0..7 and 8..15 of the group, as 16-bit sums; each block of 16 bytes has a part of them.
 struct KeySums {
-  V16 lower;
-  V16 upper;
+  Held<V16> lower;
+  Held<V16> upper;
 };
 
-HWY_INLINE KeySums key_sums(const GroupSums& s) {
+HWY_INLINE KeySums key_sums(V16 all, V16 odd) {
   const D16 d;
-  const V16 even = hn::Sub(s.all, hn::ShiftLeft<8>(s.odd));
-  return {hn::InterleaveLower(d, even, s.odd), hn::InterleaveUpper(d, even, s.odd)};
+  const V16 even = hn::Sub(all, hn::ShiftLeft<8>(odd));
+  return {hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd)};
 }
 
 // Of four vectors x0 .. x3, the sums of their blocks of 16 bytes, in the order x0, x2, x1, x3.
@@ -58,7 +55,7 @@ HWY_MAYBE_UNUSED HWY_INLINE V16 sums_of_blocks(V16 x0, V16 x1, V16 x2, V16 x3) {
 }
 
 // Stores the 64 sums of a block's groups, less the bias.
-HWY_INLINE void store_sums(const GroupSums (&g)[kGroups], int32_t bias,
+HWY_INLINE void store_sums(const GroupSums& all, const GroupSums& odd, int32_t bias,
                            int16_t* HWY_RESTRICT sums) {
   const D16 d;
   const V16 offset = hn::Set(d, static_cast<uint16_t>(bias));
@@ -66,13 +63,13 @@ HWY_INLINE void store_sums(const GroupSums (&g)[kGroups], int32_t bias,
   const auto store = [&](V16 x, size_t at) HWY_ATTR { hn::Store(hn::Sub(x, offset), d, out + at); };
   if constexpr (kVectorBytes == 64) {
     // By blocks of 16 bytes: groups 0, 2, 1, 3.
-    const KeySums keys = key_sums({sums_of_blocks(g[0].all, g[1].all, g[2].all, g[3].all),
-                                   sums_of_blocks(g[0].odd, g[1].odd, g[2].odd, g[3].odd)});
+    const KeySums keys = key_sums(sums_of_blocks(all[0], all[1], all[2], all[3]),
+                                  sums_of_blocks(odd[0], odd[1], odd[2], odd[3]));
     store(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(keys.upper), keys.lower), 0);
     store(hn::OddEvenBlocks(keys.upper, hn::SwapAdjacentBlocks(keys.lower)), 32);
   } else {
     for (size_t i = 0; i < size_t{kGroups}; ++i) {
-      const KeySums keys = key_sums(g[i]);
+      const KeySums keys = key_sums(all[i], odd[i]);
       if constexpr (kVectorBytes == 32) {
         store(fold_halves(keys.lower, keys.upper), i * 16);
       } else {
@@ -105,14 +102,15 @@ HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, const VoteTables&
   const auto nibble = hn::Set(d8, uint8_t{15});
   const int64_t table_bytes = kTableBytes != 0 ? kTableBytes : int64_t{t.padded} * kGroupKeys;
   const int64_t group_bytes = kTableBytes != 0 ? kTableBytes : int64_t{t.subspaces} * kGroupKeys;
-  GroupSums groups[kPairs][kGroups];
-  for (auto& pair : groups) {
-    for (GroupSums& group : pair) group = {hn::Zero(d16), hn::Zero(d16)};
+  GroupSums all[kPairs];
+  GroupSums odd[kPairs];
+  for (int p = 0; p < kPairs; ++p) {
+    for (int64_t i = 0; i < kGroups; ++i) all[p][i] = odd[p][i] = hn::Zero(d16);
   }
   HWY_UNROLL(4)
   for (int64_t at = 0; at < table_bytes; at += static_cast<int64_t>(kVectorBytes)) {
-    V8 low[kPairs];
-    V8 high[kPairs];
+    Held<V8> low[kPairs];
+    Held<V8> high[kPairs];
     for (int p = 0; p < kPairs; ++p) {
       low[p] = hn::Load(d8, pairs[p].low + at);
       high[p] = hn::Load(d8, pairs[p].high + at);
@@ -128,12 +126,12 @@ HWY_INLINE void graded_sums(const uint8_t* HWY_RESTRICT block, const VoteTables&
         const auto sum =
             hn::Add(hn::TableLookupBytes(low[p], x_low), hn::TableLookupBytes(high[p], x_high));
         const V16 pair = hn::BitCast(d16, sum);
-        groups[p][i].all = hn::Add(groups[p][i].all, pair);
-        groups[p][i].odd = hn::Add(groups[p][i].odd, hn::ShiftRight<8>(pair));
+        all[p][i] = hn::Add(all[p][i], pair);
+        odd[p][i] = hn::Add(odd[p][i], hn::ShiftRight<8>(pair));
       }
     }
   }
-  for (int p = 0; p < kPairs; ++p) store_sums(groups[p], 127 * t.subspaces, sums[p]);
+  for (int p = 0; p < kPairs; ++p) store_sums(all[p], odd[p], 127 * t.subspaces, sums[p]);
 }
 
 // votes[64] = fp32(sum) * factor

@@ -3,15 +3,35 @@
 #include <cstdio>
 #include <string_view>
 
+#include "backends/cuda/architectures.h"
 #include "backends/cuda/fused.h"
 #include "backends/gpu/device.h"
 
 namespace pkv::cuda {
+namespace {
+
+pkv_status check_code(const pkv_host* host, int ordinal, const gpuDeviceProp& prop) {
+  if (has_code_for(PKV_CUDA_BUILT, prop.major, prop.minor)) return PKV_OK;
+  char text[384];
+  write_missing_code(text, sizeof text, PKV_CUDA_BUILT, ordinal, prop.name, prop.major, prop.minor);
+  return backend::refuse(host, PKV_UNAVAILABLE, "%s", text);
+}
+
+}  // namespace
+
+pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& /*device*/) {
+  gpuDeviceProp prop;
+  const gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
+  if (error != gpuSuccess) return status_of(host, "device properties", error);
+  return check_code(host, ordinal, prop);
+}
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out) {
   gpuDeviceProp prop;
   gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
   if (error != gpuSuccess) return status_of(host, "device properties", error);
+  const pkv_status status = check_code(host, ordinal, prop);
+  if (status != PKV_OK) return status;
   int driver = 0;  // 1000 major + 10 minor
   error = cudaDriverGetVersion(&driver);
   if (error != gpuSuccess) return status_of(host, "driver version", error);

@@ -11,6 +11,7 @@ namespace pkv::cuda {
 inline constexpr const char* kName = "cuda";
 inline constexpr const char* kVersion = "1";
 inline constexpr const char* kAbout = "NVIDIA GPUs; rows in pinned host memory or on the device";
+inline constexpr const char* kWholeStepKernel = "fused_step";
 inline constexpr int kScore = 100;
 inline constexpr pkv_device_type kDeviceType = PKV_DEVICE_CUDA;
 inline constexpr pkv_status kKernelFault = PKV_UNAVAILABLE;  // the context is lost with it
@@ -35,9 +36,8 @@ struct VendorDevice {
 };
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
-inline pkv_status open_vendor(const pkv_host* /*host*/, int /*ordinal*/, VendorDevice& /*device*/) {
-  return PKV_OK;
-}
+// Refuses a device that the build has no code for.
+pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& device);
 inline gpuError_t alloc_memory(const VendorDevice& /*device*/, bool is_host, void** out,
                                std::size_t bytes) {
   return is_host ? gpu_host_alloc(out, bytes) : gpuMalloc(out, bytes);

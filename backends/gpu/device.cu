@@ -2,9 +2,12 @@
 #include "backends/gpu/device.h"
 
 #include <cstddef>
+#include <iterator>
 #include <memory>
+#include <string_view>
 
 #include "backends/gpu/cache.h"
+#include "backends/gpu/kernels.h"
 #include "backends/gpu/stages.h"
 #include "backends/gpu/store.h"
 #include "core/format/records.h"
@@ -14,6 +17,19 @@ namespace {
 
 using backend::guard;
 using backend::refuse;
+
+struct KernelNames {
+  const char* all[std::size(gpu::kKernels) + 1];
+};
+constexpr KernelNames kernel_names() {
+  KernelNames names{};
+  std::size_t count = 0;
+  for (const char* name : gpu::kKernels) names.all[count++] = name;
+  names.all[count] = kWholeStepKernel;
+  return names;
+}
+constexpr KernelNames kNames = kernel_names();
+constinit backend::Paths kernels(kNames.all);
 
 pkv_status device_count(const pkv_host* host, int32_t* out) {
   int count = 0;
@@ -171,7 +187,10 @@ pkv_status event_wait(pkv_backend_device* device, pkv_backend_stream* stream,
 
 pkv_status device_set(pkv_backend_device* device, const char* name, const char* value) {
   Device& d = device_of(device);
-  return guard(d.host, [&] { return set_device_option(d.host, d.vendor, name, value); });
+  return guard(d.host, [&] {
+    if (std::string_view(name) == "paths") return kernels.set(d.host, value);
+    return set_device_option(d.host, d.vendor, name, value);
+  });
 }
 
 pkv_backend make_table() {
@@ -223,6 +242,8 @@ pkv_backend make_table() {
 }
 
 }  // namespace
+
+void note_launch(const char* kernel) { kernels.note(kernel); }
 
 pkv_status status_of(const pkv_host* host, const char* what, gpuError_t error) {
   if (error == gpuSuccess) return PKV_OK;

@@ -1,5 +1,6 @@
 // The device and its streams behind the table, shared by all GPU backends. The header that
 // PKV_GPU_VENDOR names gives
+//   kWholeStepKernel                                of a step in one go; "": there is none
 //   kName, kVersion, kAbout, kScore, kDeviceType, kKernelFault (status of a failed launch)
 //   struct VendorDevice, default constructible: what an open device has of its own
 //   describe_device(host, ordinal, out)             lanes, memory_bytes, name

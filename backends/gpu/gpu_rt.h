@@ -172,12 +172,16 @@ inline unsigned grid_tiles(int64_t items, int64_t per_block, int64_t most = INT3
   return static_cast<unsigned>(tiles < most ? tiles : most);
 }
 
+// Counts a launch, for the device option `paths`.
+void note_launch(const char* kernel);
+
 // Enqueues kernel(arguments..). `name` stands in texts. Dynamic shared memory above 48 KiB is asked
 // for here, which CUDA and HIP want.
 template <class... P, class... A>
-gpuError_t launch([[maybe_unused]] const char* name, void (*kernel)(P...), const LaunchShape& shape,
+gpuError_t launch(const char* name, void (*kernel)(P...), const LaunchShape& shape,
                   gpuStream_t stream, A&&... arguments) {
   if (shape.grid_x == 0 || shape.grid_y == 0) return gpuSuccess;
+  note_launch(name);
 #if defined(PKV_GPU_HOST)
   return run_on_host(stream,
                      {name,

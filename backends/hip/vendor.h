@@ -19,6 +19,7 @@ namespace PKV_GPU_NS {
 inline constexpr const char* kName = PKV_HIP_NAME;
 inline constexpr const char* kVersion = "1";
 inline constexpr const char* kAbout = "AMD GPUs; rows in host memory or on the device";
+inline constexpr const char* kWholeStepKernel = "";
 inline constexpr int kScore = 90;
 inline constexpr pkv_device_type kDeviceType = PKV_DEVICE_ROCM;
 inline constexpr pkv_status kKernelFault = PKV_UNAVAILABLE;  // the context is lost with it

@@ -170,10 +170,12 @@ class Entrant:
         heads = [
             {"kv_head": label, **figures([row[head] for row in self.figures])}
             for head, label in enumerate(trace.kv_labels)
+            if len(trace.kv_labels) > 1  # else they are those of the whole
         ]
         return {
             "trace": trace.name,
             "layer": trace.layer,
+            "kv_heads": trace.kv_labels,
             "method": self.setting.method,
             "setting": self.setting.label,
             "params": self.setting.params,

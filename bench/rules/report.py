@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.rules.harness import FIGURES
 
 KIB = 1024
-BUDGETS = [64, 128, 256, 512, 1024, 2048]  # KiB per step and KV head
+BUDGETS = [64, 128, 256, 512, 1024, 2048, 4096]  # KiB per step and KV head
 ORACLES = ("exact",)  # no rule: it reads every key to know what to read
 
 
@@ -29,20 +29,49 @@ def check_figure(where, value):
             raise ResultsError(f"{where}.{part}: {number!r}, accepted: a finite number")
 
 
+def dumps(document):
+    """JSON with 7 digits a number and a line for each result."""
+
+    def rounded(value):
+        if isinstance(value, dict):
+            return {name: rounded(part) for name, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [rounded(part) for part in value]
+        return float(f"{value:.7g}") if isinstance(value, float) else value
+
+    parts = []
+    for name, value in rounded(document).items():
+        lines = [f"  {json.dumps(entry)}" for entry in value] if name == "results" else []
+        text = "[\n" + ",\n".join(lines) + "\n ]" if lines else json.dumps(value)
+        parts.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def load(path):
-    """The document of `--json`, checked."""
+    """The document of `--json`, or several of them under "runs", checked."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ResultsError(f"{path}: not JSON: {error}") from None
+    if isinstance(document, dict) and "runs" in document:
+        if not isinstance(document["runs"], list):
+            raise ResultsError(f"{path}: runs: accepted: a list")
+        for i, run in enumerate(document["runs"]):
+            check(f"{path}: runs[{i}].", run)
+        return joined(document["runs"])
+    check(f"{path}: ", document)
+    return document
+
+
+def check(path, document):
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
-        raise ResultsError(f"{path}: results: missing, accepted: a list")
+        raise ResultsError(f"{path}results: missing, accepted: a list")
     if not isinstance(document.get("left_out", []), list):
-        raise ResultsError(f"{path}: left_out: accepted: a list")
+        raise ResultsError(f"{path}left_out: accepted: a list")
     for i, entry in enumerate(document["results"]):
-        where = f"{path}: results[{i}]"
+        where = f"{path}results[{i}]"
         if not isinstance(entry, dict):
             raise ResultsError(f"{where}: accepted: an object")
         for name in (*TEXTS, *NUMBERS, *FIGURES):
@@ -61,8 +90,7 @@ def load(path):
                 raise ResultsError(f"{where}.{name}: null, accepted: mean, low and high")
     for i, entry in enumerate(document.get("left_out", [])):
         if not isinstance(entry, dict) or not {"setting", "reason"} <= set(entry):
-            raise ResultsError(f"{path}: left_out[{i}]: accepted: setting and reason")
-    return document
+            raise ResultsError(f"{path}left_out[{i}]: accepted: setting and reason")
 
 
 def joined(documents):

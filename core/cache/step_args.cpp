@@ -78,9 +78,9 @@ absl::Status StepArgs::run(const Stream& stream, const StepNumbers& numbers, voi
   }
   if (call_.output == nullptr) return absl::OkStatus();
   if (fetches_) {
-    hit_keys_.tensor.data = ledger_.get<void>(memory, Piece::kRowKeys);
+    hit_keys_.put(ledger_.get<void>(memory, Piece::kRowKeys));
     args_.fetch.keys = args_.attend.row_keys = hit_keys_.tensor;
-    hit_values_.tensor.data = ledger_.get<void>(memory, Piece::kRowValues);
+    hit_values_.put(ledger_.get<void>(memory, Piece::kRowValues));
     args_.fetch.values = args_.attend.row_values = hit_values_.tensor;
     PKV_RETURN_IF_ERROR(
         device.call("fetch", backend.fetch.run, stream.handle(), &args_.fetch, nullptr));

@@ -17,6 +17,7 @@ namespace pkv {
 // A [.., tokens, width] that lies in pages: shape and dtype only.
 struct PagedTensor {
   std::array<int64_t, 4> shape;
+  std::array<int64_t, 4> strides{};
   pkv_tensor tensor;
   PagedTensor(const CacheShape& cache, int64_t entries, int64_t tokens, int64_t width)
       : shape{entries, cache.geometry.kv_heads, tokens, width}, tensor{} {
@@ -25,6 +26,12 @@ struct PagedTensor {
     tensor.ndim = 4;
     tensor.dtype = cache.desc.dtype;
     tensor.shape = shape.data();
+  }
+  // In one piece at `data` instead, dense: a backend is given strides then.
+  void put(void* data) {
+    strides = {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
+    tensor.strides = strides.data();
+    tensor.data = data;
   }
   PagedTensor(const PagedTensor&) = delete;
   PagedTensor& operator=(const PagedTensor&) = delete;

@@ -1,6 +1,7 @@
 // Cases of tests/scenarios/scenarios.txt, area cache: sequences that grow, shrink, part and go.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/cache/fixture.h"
@@ -238,6 +239,37 @@ TEST_CASE("cache: layer by layer, each step sees the newest token in every layer
       CHECK_NOTHROW(judge_rows(world, naive, layer, sequence, 995 + static_cast<int64_t>(step), 6));
     }
   }
+}
+
+TEST_CASE("cache: with rows in host memory and on the device every step gives the same") {
+  Machine machine("cpu");
+  Shape shape;
+  shape.options = {{"k", "100"}};
+  shape.layers = 2;
+  shape.capacity = 4096;
+  shape.local = shape.interval = 128;
+  Shape on_device = shape;
+  on_device.rows_memory = PKV_ALLOC_DEVICE;
+  World offloaded(machine, shape);
+  World resident(machine, on_device);
+  const int32_t a = offloaded.add();
+  const int32_t b = resident.add();
+  const int64_t steps = std::getenv("PKV_CACHE_PLUGIN") == nullptr ? 300 : 10;
+  offloaded.append_all(a, tokens_from(1, 3000 - steps));
+  resident.append_all(b, tokens_from(1, 3000 - steps));
+  for (int64_t step = 0; step < steps; ++step) {
+    const uint64_t token = 50000 + static_cast<uint64_t>(step);
+    for (int32_t layer = 0; layer < shape.layers; ++layer) {
+      Attended from_host, from_device;
+      check(offloaded.decode_step(layer, {{a, {token}}}, 0, from_host));
+      check(resident.decode_step(layer, {{b, {token}}}, 0, from_device));
+      from_host.found.stamp = from_device.found.stamp = 0;
+      REQUIRE(from_host.found == from_device.found);
+      REQUIRE(same_bits(from_host.output, from_device.output));
+      REQUIRE(same_bits(from_host.lse, from_device.lse));
+    }
+  }
+  check_same(offloaded, a, resident, b);
 }
 
 TEST_CASE("cache: past the capacity need and room are named, and room can be made") {

@@ -78,8 +78,8 @@ void add_tensors(Cases& cases) {
     add(cases, "layouts", {.d = 72, .h = 2, .G = 3, .b = 3, .n = 20, .layout = layout},
         {.k = 8, .parts = {17}});
   }
-  for (const Layout output :
-       {Layout::kDense, Layout::kTokenMajor, Layout::kPadded, Layout::kOffset}) {
+  for (const Layout output : {Layout::kDense, Layout::kTokenMajor, Layout::kPadded, Layout::kOffset,
+                              Layout::kWideTokens, Layout::kWideRows}) {
     add(cases, "layouts", {.d = 72, .h = 2, .G = 3, .b = 3, .n = 20},
         {.k = 8, .parts = {17}, .output_dtype = PKV_DTYPE_BF16, .output_layout = output});
   }
@@ -322,6 +322,11 @@ void add_caps_and_sinks(Cases& cases) {
 
 // Parts and records in pages, several sets, several query tokens of a sequence, and all at once.
 void add_shapes(Cases& cases) {
+  Setup large = {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .n = 65, .sketch_bits = 4};
+  large.room = kLargeRoom;
+  add(cases, "sizes", large, {.tail = PKV_TAIL_SKETCH, .k = 8, .parts = {5}});
+  large.sketch_stride = 16;
+  add(cases, "sizes", large, {.tail = PKV_TAIL_SAMPLED, .k = 8, .parts = {5}});
   for (const int64_t page : {1, 7, 16, 64}) {
     for (const int64_t t : {1, 16, 17, 65}) {
       add(cases, "pages", {.d = 64, .dv = 24, .h = 2, .G = 2, .b = 3, .n = 5},

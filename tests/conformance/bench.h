@@ -13,9 +13,6 @@
 
 namespace pkv::conformance {
 
-// Bytes in guards, outputs and fresh memory before the first run and before the second.
-inline constexpr uint8_t kFills[2] = {0xFF, 0x5A};
-
 class Bench {
  public:
   Bench(const Place& reference, const Place& subject, uint64_t seed)
@@ -73,5 +70,6 @@ void add_rerank_cases(Cases& cases);
 void add_fetch_cases(Cases& cases);
 void add_attend_cases(Cases& cases);
 void add_step_cases(Cases& cases);
+void add_cache_cases(Cases& cases);
 
 }  // namespace pkv::conformance

@@ -18,8 +18,12 @@ inline constexpr int32_t kStrides[] = {1, 3, 5, 16};
 // Around multiples of 16.
 inline constexpr int64_t kAroundStride[] = {15, 16, 17, 31, 32, 33, 257};
 inline constexpr int32_t kBatches[] = {7, 8, 9, 33};
+// Tokens that a row of records has room for, beyond those in use: with d = 64 eight rows end above
+// 2^32 bytes.
+inline constexpr int64_t kLargeRoom = 12'000'000;
 inline constexpr pkv_dtype kFloats[] = {PKV_DTYPE_F32, PKV_DTYPE_F16, PKV_DTYPE_BF16};
-inline constexpr Layout kLayouts[] = {Layout::kDense,    Layout::kTokenMajor, Layout::kPadded,
-                                      Layout::kReversed, Layout::kOffset,     Layout::kShared};
+inline constexpr Layout kLayouts[] = {Layout::kDense,      Layout::kTokenMajor, Layout::kPadded,
+                                      Layout::kReversed,   Layout::kOffset,     Layout::kShared,
+                                      Layout::kWideTokens, Layout::kWideRows};
 
 }  // namespace pkv::conformance

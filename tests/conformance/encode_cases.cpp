@@ -132,6 +132,15 @@ void add_lengths(Cases& cases) {
 }
 
 void add_layouts(Cases& cases) {
+  add(cases, "sizes", {.d = 64, .h = 2, .b = 3, .n = 70, .room = kLargeRoom});
+  add(cases, "sizes",
+      {.d = 64,
+       .h = 2,
+       .b = 3,
+       .n = 70,
+       .vote = PKV_VOTE_TIER,
+       .sketch_bits = 4,
+       .room = kLargeRoom});
   for (const Layout layout : kLayouts) {
     add(cases, "layouts", {.d = 64, .h = 2, .b = 3, .n = 9, .layout = layout});
     add(cases, "layouts",

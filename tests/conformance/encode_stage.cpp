@@ -24,8 +24,8 @@ EncodeInput encode_input(const World& world) {
   EncodeInput input;
   input.keys = world.key_tensor();
   input.values = world.value_tensor();
-  input.before =
-      empty_zone(world.codec(), world.sequences(), world.setup().n + 3, input.values.has_value());
+  input.before = empty_zone(world.codec(), world.sequences(), world.setup().n + world.setup().room,
+                            input.values.has_value());
   input.before.page = world.setup().page;
   input.sequences = world.indexed().sequences;
   input.starts.assign(input.sequences.size(), 0);

@@ -166,8 +166,8 @@ void add_fetch_cases(Cases& cases) {
   for (const Layout source : kLayouts) {
     add(cases, "layouts", {.d = 64, .dv = 24, .h = 2, .b = 3, .source = source});
   }
-  for (const Layout target :
-       {Layout::kDense, Layout::kTokenMajor, Layout::kPadded, Layout::kOffset}) {
+  for (const Layout target : {Layout::kDense, Layout::kTokenMajor, Layout::kPadded, Layout::kOffset,
+                              Layout::kWideTokens, Layout::kWideRows}) {
     add(cases, "layouts", {.d = 64, .dv = 24, .h = 2, .b = 3, .target = target});
     add(cases, "layouts",
         {.d = 72, .dv = 72, .h = 2, .b = 3, .source = Layout::kReversed, .target = target});

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #if defined(__linux__)
@@ -18,6 +19,7 @@
 
 #include "fmt/core.h"
 #include "tests/conformance/failure.h"
+#include "tests/conformance/memory.h"
 
 namespace pkv::conformance {
 namespace {
@@ -50,11 +52,14 @@ void run_child(const Options& options, const std::vector<const Case*>& cases, si
                const Mouth& mouth) {
   Observer observer;
   observer.opened = [&](const Opened& o) {
-    mouth.say({{"opened", {o.backend, o.version, o.device, o.reference}}});
+    mouth.say({{"opened", {o.backend, o.version, o.device, o.reference, o.paths}}});
   };
   observer.started = [&](const Case&) { mouth.say({{"started", true}}); };
   observer.finished = [&](const Result& result) {
-    mouth.say({{"outcome", result.outcome}, {"text", result.text}, {"seconds", result.seconds}});
+    mouth.say({{"outcome", result.outcome},
+               {"text", result.text},
+               {"seconds", result.seconds},
+               {"paths", result.paths}});
   };
   try {
     run_here(options, cases, first, observer);
@@ -65,6 +70,26 @@ void run_child(const Options& options, const std::vector<const Case*>& cases, si
     mouth.say({{"unavailable", fmt::format("{}: {}", options.backend, error.what())}});
   }
 }
+
+// What a process says when it dies of a guard page: memory that it shares with this one.
+class LastWords {
+ public:
+  LastWords()
+      : text_(static_cast<char*>(
+            mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    if (text_ == MAP_FAILED) throw std::runtime_error("no shared memory");
+  }
+  ~LastWords() { munmap(text_, kBytes); }
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+  void watch() const { watch_guards(text_, kBytes); }
+  std::string text() const { return {text_, strnlen(text_, kBytes)}; }
+
+ private:
+  static constexpr int64_t kBytes = 256;
+  char* text_;
+};
 
 // A child process, and the messages it has sent.
 class Child {
@@ -81,6 +106,7 @@ class Child {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
       close(ends[0]);
+      last_words_.watch();
       dup2(STDERR_FILENO, STDOUT_FILENO);  // what a backend prints is no part of the report
       run_child(options, cases, first, Mouth(ends[1]));
       std::exit(0);
@@ -121,7 +147,9 @@ class Child {
     if (is_out_of_time_) return fmt::format("no end within {} s (--time-limit)", limit_);
     if (WIFSIGNALED(*status_)) {
       const int signal = WTERMSIG(*status_);
-      return fmt::format("crashed: signal {} ({})", signal, strsignal(signal));
+      const std::string words = last_words_.text();
+      return fmt::format("crashed: signal {} ({}){}{}", signal, strsignal(signal),
+                         words.empty() ? "" : ": ", words);
     }
     return fmt::format("ended the process, exit code {}", WEXITSTATUS(*status_));
   }
@@ -152,6 +180,7 @@ class Child {
     return !is_out_of_time_;
   }
 
+  LastWords last_words_;
   int64_t limit_;
   pid_t process_ = 0;
   int pipe_ = -1;
@@ -181,14 +210,15 @@ class Apart {
     if (message.contains("opened") && !is_open_) {
       is_open_ = true;
       const auto& words = message["opened"];
-      observer_.opened({words[0], words[1], words[2], words[3]});
+      observer_.opened({words[0], words[1], words[2], words[3], words[4]});
     } else if (message.contains("started")) {
       has_begun_ = true;
       started_ = Clock::now();
       observer_.started(*cases_[done_]);
     } else if (message.contains("outcome")) {
       has_begun_ = false;
-      add({cases_[done_], message["outcome"], message["text"], message["seconds"]});
+      add({cases_[done_], message["outcome"], message["text"], message["seconds"],
+           message["paths"]});
     } else if (message.contains("unavailable")) {
       if (!is_open_) throw Unavailable(message["unavailable"].get<std::string>());
       leave_rest(message["unavailable"]);

@@ -13,6 +13,7 @@
 #include "tests/conformance/faults.h"
 #include "tests/conformance/golden.h"
 #include "tests/conformance/isolation.h"
+#include "tests/conformance/merge.h"
 #include "tests/conformance/options.h"
 #include "tests/conformance/page.h"
 #include "tests/conformance/random_cases.h"
@@ -39,6 +40,7 @@ Cases all_cases(const Options& options) {
   add_fetch_cases(cases);
   add_attend_cases(cases);
   add_step_cases(cases);
+  add_cache_cases(cases);
   add_golden_cases(cases, options.golden.empty() ? embedded_golden() : read_golden(options.golden));
   std::set<std::string> names;
   for (const Case& subject : cases) {
@@ -57,6 +59,33 @@ void write_file(const std::string& path, const std::string& text) {
 
 void list(const std::vector<const Case*>& cases) {
   for (const Case* subject : cases) fmt::print("{}\n", subject->name);
+}
+
+int report(const Run& run, const std::vector<Result>& results) {
+  const Options& options = run.options;
+  print_summary(options.json ? stderr : stdout, run, results);
+  if (options.json) fmt::print("{}", to_json(run, results));
+  if (!options.junit.empty()) write_file(options.junit, to_junit(run, results));
+  if (!options.html.empty()) write_file(options.html, to_html(run, results));
+  return count_of(results).failed == 0 && reached_all(run, results) ? kOk : kFailed;
+}
+
+int merge(const Options& options, const Cases& cases,
+          const std::vector<Expectation>& expectations) {
+  Earlier earlier = read_earlier(options.merge, cases);
+  Options both = options;
+  both.backend = earlier.options.backend;
+  both.set = earlier.options.set;
+  both.seed = earlier.options.seed;
+  both.paths = earlier.options.paths;
+  const Run run = {earlier.places, both, earlier.results.size(), cases.size()};
+  for (Result& result : earlier.results) apply(expectations, result);
+  std::FILE* out = options.json ? stderr : stdout;
+  print_head(out, run);
+  for (const Result& result : earlier.results) {
+    if (result.outcome != Outcome::kPassed) print_result(out, run, result);
+  }
+  return report(run, earlier.results);
 }
 
 int run(const Options& options, const std::vector<const Case*>& cases, size_t all_cases,
@@ -84,11 +113,7 @@ int run(const Options& options, const std::vector<const Case*>& cases, size_t al
   };
   options.in_process ? run_here(options, cases, 0, observer) : run_apart(options, cases, observer);
   clear_progress();
-  print_summary(out, results);
-  if (options.json) fmt::print("{}", to_json(run, results));
-  if (!options.junit.empty()) write_file(options.junit, to_junit(run, results));
-  if (!options.html.empty()) write_file(options.html, to_html(run, results));
-  return count_of(results).failed == 0 ? kOk : kFailed;
+  return report(run, results);
 }
 
 int start(const std::vector<std::string>& arguments) {
@@ -113,6 +138,7 @@ int start(const std::vector<std::string>& arguments) {
   }
   std::vector<Expectation> expectations;
   if (!options.expected.empty()) expectations = read_expectations(options.expected, cases);
+  if (!options.merge.empty()) return merge(options, cases, expectations);
   return run(options, chosen, cases.size(), expectations);
 }
 

@@ -49,6 +49,7 @@ bool set_flag(Options& options, const std::string& name) {
   if (name == "--list") return options.list = true;
   if (name == "--faults") return options.faults = true;
   if (name == "--json") return options.json = true;
+  if (name == "--paths") return options.paths = true;
   if (name == "--in-process") return options.in_process = true;
   if (name == "--help" || name == "-h") return options.help = true;
   if (name == "--version") return options.version = true;
@@ -68,6 +69,8 @@ void set_value(Options& options, const std::string& name, const std::string& val
     options.html = value;
   } else if (name == "--expected") {
     options.expected = value;
+  } else if (name == "--merge") {
+    options.merge.push_back(value);
   } else if (name == "--golden") {
     options.golden = value;
   } else if (name == "--time-limit") {
@@ -85,8 +88,9 @@ void set_value(Options& options, const std::string& name, const std::string& val
 }
 
 bool takes_value(const std::string& name) {
-  for (const char* known : {"--backend", "--set", "--filter", "--junit", "--html", "--expected",
-                            "--golden", "--seed", "--random", "--shard", "--time-limit"}) {
+  for (const char* known :
+       {"--backend", "--set", "--filter", "--junit", "--html", "--expected", "--golden", "--merge",
+        "--seed", "--random", "--shard", "--time-limit"}) {
     if (name == known) return true;
   }
   return false;
@@ -111,7 +115,8 @@ Options parse_options(const std::vector<std::string>& arguments) {
     if (value.empty()) throw UsageError(fmt::format("{} lacks its value", name));
     set_value(options, name, value);
   }
-  if (options.backend.empty() && !options.list && !options.help && !options.version) {
+  if (options.backend.empty() && options.merge.empty() && !options.list && !options.help &&
+      !options.version) {
     throw UsageError("--backend NAME or --backend PATH is needed; see --help");
   }
   return options;
@@ -141,7 +146,11 @@ docs/numerics.md. What the backend refuses as unimplemented is skipped, with its
                        this program
   --junit FILE         also write the results as JUnit XML
   --html FILE          also write them as one page that needs nothing else and can be printed
+  --paths              which kernels or other paths each case reaches, of backends that tell them;
+                       of a run of all cases it is a failure if none reached one
   --json               print the results as one JSON object; the report goes to stderr
+  --merge FILE         runs nothing: the report is of what --json printed before; may be repeated,
+                       as for shards
   --version, --help
 
 Cases run in a child process. Where it crashes, ends or hangs, the case has failed, and another

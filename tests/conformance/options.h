@@ -16,10 +16,11 @@ struct UsageError : std::runtime_error {
 struct Options {
   std::string backend;  // name, or path with a '/' in it
   std::string filter = "*";
-  std::string junit;     // file; "" for none
-  std::string html;      // likewise
-  std::string expected;  // list of expected failures (expected.h); "" for none
-  std::string golden;    // folder; "" for the vectors inside the program
+  std::string junit;               // file; "" for none
+  std::string html;                // likewise
+  std::string expected;            // list of expected failures (expected.h); "" for none
+  std::vector<std::string> merge;  // files of --json, in place of a run
+  std::string golden;              // folder; "" for the vectors inside the program
   std::vector<std::pair<std::string, std::string>> set;  // device options, in order
   uint64_t seed = 1;
   int64_t random = 0;        // cases of random shapes in place of the tables'
@@ -30,6 +31,7 @@ struct Options {
   bool faults = false;  // in place of cases
   bool list = false;
   bool json = false;
+  bool paths = false;
   bool help = false;
   bool version = false;
 };

@@ -45,10 +45,8 @@ std::string options_text(const Options& options) {
   return text.empty() ? "as the device has them" : text;
 }
 
-bool is_whole(const Run& run) { return run.cases == run.all_cases; }
-
 std::string verdict_line(const Run& run, const Count& all) {
-  const bool has_gaps = all.skipped + all.expected > 0 || !is_whole(run);
+  const bool has_gaps = all.skipped + all.expected > 0 || !run.is_whole();
   const char* kind = all.failed > 0 ? "fail" : has_gaps ? "part" : "pass";
   std::string text;
   if (all.failed > 0) {
@@ -60,7 +58,7 @@ std::string verdict_line(const Run& run, const Count& all) {
   } else {
     text = "Conforms";
   }
-  if (!is_whole(run)) {
+  if (!run.is_whole()) {
     text += fmt::format(" (a part of the suite: {} of {} cases)", run.cases, run.all_cases);
   }
   return fmt::format(
@@ -136,6 +134,19 @@ std::string reasons(const std::vector<Result>& results, Outcome outcome, const c
   return html + "</table>\n";
 }
 
+std::string path_table(const Run& run, const std::vector<Result>& results) {
+  if (run.places.paths.empty()) return "";
+  std::string html =
+      "<h2>Paths</h2>\n<table>\n<tr><th>Path</th><th class=\"n\">Cases that reached it</th>"
+      "<th>The first</th></tr>\n";
+  for (const PathCount& count : counts_of_paths(run, results)) {
+    html += fmt::format(
+        "<tr><td><code>{}</code></td><td class=\"n\">{}</td><td><code>{}</code></td></tr>\n",
+        escape_xml(count.path), count.cases, escape_xml(count.first));
+  }
+  return html + "</table>\n";
+}
+
 std::string case_list(const std::vector<Result>& results) {
   std::string html = "<h2>All cases</h2>\n<details><summary>Names and outcomes</summary>\n<pre>";
   for (const Result& result : results) {
@@ -152,7 +163,8 @@ std::string to_html(const Run& run, const std::vector<Result>& results) {
   return fmt::format(kPageHead, fmt::arg("title", title)) + "<h1>" + title + "</h1>\n" +
          verdict_line(run, count_of(results)) + facts(run, results) + stage_table(results) +
          failure_table(run, results) + reasons(results, Outcome::kExpected, "Expected to fail") +
-         reasons(results, Outcome::kSkipped, "Skipped") + case_list(results) + "</body>\n</html>\n";
+         reasons(results, Outcome::kSkipped, "Skipped") + path_table(run, results) +
+         case_list(results) + "</body>\n</html>\n";
 }
 
 }  // namespace pkv::conformance

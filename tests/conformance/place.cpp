@@ -47,9 +47,14 @@ void require(const char* function, pkv_status status) {
   if (status != PKV_OK) throw Failure(error_text(function, status));
 }
 
-Runtime open_runtime() {
+Runtime open_runtime(pkv_log_fn sink, void* user) {
   pkv_runtime* runtime = nullptr;
-  require_available("pkv_runtime_create", pkv_runtime_create(nullptr, &runtime));
+  pkv_runtime_options options = {};
+  require_available("pkv_runtime_options_init", pkv_runtime_options_init(&options, sizeof options));
+  options.log = sink;
+  options.log_user = user;
+  options.log_level = 3;
+  require_available("pkv_runtime_create", pkv_runtime_create(&options, &runtime));
   return Runtime(runtime);
 }
 
@@ -146,10 +151,18 @@ void Place::check_events() const {
   require_available("pkv_stream_sync", pkv_stream_sync(wrapped));
 }
 
-uint8_t* Place::allocate(int64_t bytes) const {
+pkv_device_type Place::host_type() const {
+  switch (device_type_) {
+    case PKV_DEVICE_CUDA: return PKV_DEVICE_CUDA_HOST;
+    case PKV_DEVICE_ROCM: return PKV_DEVICE_ROCM_HOST;
+    default: return PKV_DEVICE_CPU;
+  }
+}
+
+uint8_t* Place::allocate(int64_t bytes, int32_t kind) const {
   void* data = nullptr;
   require("pkv_device_alloc",
-          pkv_device_alloc(device_.get(), PKV_ALLOC_DEVICE, std::max<int64_t>(bytes, 1), &data));
+          pkv_device_alloc(device_.get(), kind, std::max<int64_t>(bytes, 1), &data));
   return static_cast<uint8_t*>(data);
 }
 

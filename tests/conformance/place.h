@@ -28,8 +28,8 @@ std::string error_text(const char* function, pkv_status status);
 // Failure unless `status` is PKV_OK.
 void require(const char* function, pkv_status status);
 
-// Throws Unavailable.
-Runtime open_runtime();
+// Throws Unavailable. `sink` gets what backends log, and `user`; NULL: nobody does.
+Runtime open_runtime(pkv_log_fn sink = nullptr, void* user = nullptr);
 // The name of a backend: `wanted` itself, or, with a '/' in it, that of the library it names, which
 // is loaded. Throws Unavailable.
 std::string backend_name(pkv_runtime* runtime, const std::string& wanted);
@@ -50,10 +50,12 @@ class Place {
   const std::string& backend() const { return backend_; }
   const std::string& description() const { return description_; }
   pkv_device_type device_type() const { return device_type_; }
+  // Of host memory that the device reads.
+  pkv_device_type host_type() const;
   int32_t device_id() const { return device_id_; }
 
-  // Device memory; bytes >= 0.
-  uint8_t* allocate(int64_t bytes) const;
+  // Memory of a kind (PKV_ALLOC_*); bytes >= 0.
+  uint8_t* allocate(int64_t bytes, int32_t kind = PKV_ALLOC_DEVICE) const;
   void release(void* data) const { pkv_device_free(device_.get(), data); }
   // Between device and host memory, done on return.
   void copy(void* target, const void* source, int64_t bytes) const;
@@ -70,6 +72,9 @@ class Place {
   pkv_device_type device_type_ = 0;
   int32_t device_id_ = 0;
 };
+
+// Bytes in guards, outputs and fresh memory before a case's first run and before its second.
+inline constexpr uint8_t kFills[2] = {0xFF, 0x5A};
 
 // Makes the C library fill fresh memory with `byte`, where it can (glibc): scratch that a stage
 // takes for zeroed shows then. Device memory of other kinds has what was there.

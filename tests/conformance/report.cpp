@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fmt/core.h"
+#include "fmt/format.h"
 #include "pariskv/pariskv.h"
 
 namespace pkv::conformance {
@@ -73,6 +74,25 @@ std::vector<StageCount> counts_of_stages(const std::vector<Result>& results) {
   return stages;
 }
 
+std::vector<PathCount> counts_of_paths(const Run& run, const std::vector<Result>& results) {
+  std::vector<PathCount> counts;
+  for (const std::string& path : run.places.paths) {
+    PathCount count = {path, 0, ""};
+    for (const Result& result : results) {
+      if (std::find(result.paths.begin(), result.paths.end(), path) == result.paths.end()) continue;
+      if (count.cases++ == 0) count.first = result.subject->name;
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+bool reached_all(const Run& run, const std::vector<Result>& results) {
+  const std::vector<PathCount> counts = counts_of_paths(run, results);
+  return !run.is_whole() || std::none_of(counts.begin(), counts.end(),
+                                         [](const PathCount& count) { return count.cases == 0; });
+}
+
 void print_head(std::FILE* out, const Run& run) {
   std::string options;
   for (const auto& [name, value] : run.options.set) options += fmt::format(" {}={}", name, value);
@@ -82,6 +102,9 @@ void print_head(std::FILE* out, const Run& run) {
 }
 
 void print_result(std::FILE* out, const Run& run, const Result& result) {
+  if (!result.paths.empty()) {
+    fmt::print(out, "{}: {}\n", result.subject->name, fmt::join(result.paths, " "));
+  }
   if (result.outcome == Outcome::kFailed) {
     fmt::print(out, "FAILED  {}\n        {}\n        {}\n", result.subject->name, result.text,
                command(run, *result.subject));
@@ -92,7 +115,25 @@ void print_result(std::FILE* out, const Run& run, const Result& result) {
   }
 }
 
-void print_summary(std::FILE* out, const std::vector<Result>& results) {
+namespace {
+
+void print_paths(std::FILE* out, const Run& run, const std::vector<Result>& results) {
+  if (!run.options.paths) return;
+  if (run.places.paths.empty()) {
+    fmt::print(out, "\nthe backend does not tell its paths\n");
+    return;
+  }
+  fmt::print(out, "\n{:<24} {:>7} first of the cases that reached it\n", "path", "cases");
+  for (const PathCount& count : counts_of_paths(run, results)) {
+    fmt::print(out, "{:<24} {:>7} {}\n", count.path, count.cases,
+               count.cases == 0 ? "NOT REACHED by any case" : count.first);
+  }
+}
+
+}  // namespace
+
+void print_summary(std::FILE* out, const Run& run, const std::vector<Result>& results) {
+  print_paths(out, run, results);
   const Count all = count_of(results);
   const bool has_expected = all.expected > 0;
   fmt::print(out, "\n{:<8} {:>7} {:>7} {:>7}{}\n", "stage", "passed", "failed", "skipped",
@@ -121,6 +162,12 @@ std::string to_json(const Run& run, const std::vector<Result>& results) {
                                  {"expected", all.expected},
                                  {"golden", golden_cases(results)}};
   for (const auto& [name, value] : run.options.set) json["options"][name] = value;
+  if (!run.places.paths.empty()) {
+    json["paths"] = nlohmann::ordered_json::object();
+    for (const PathCount& count : counts_of_paths(run, results)) {
+      json["paths"][count.path] = count.cases;
+    }
+  }
   json["cases"] = nlohmann::ordered_json::array();
   for (const Result& result : results) {
     json["cases"].push_back(
@@ -130,6 +177,7 @@ std::string to_json(const Run& run, const std::vector<Result>& results) {
          {"outcome", outcome_name(result.outcome)},
          {"text", result.text},
          {"seconds", result.seconds}});
+    if (!result.paths.empty()) json["cases"].back()["paths"] = result.paths;
   }
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -25,13 +25,25 @@ struct Run {
   Options options;
   size_t cases;      // chosen
   size_t all_cases;  // that there are
+
+  bool is_whole() const { return cases == all_cases; }
 };
 
 void print_head(std::FILE* out, const Run& run);
 // A failure with the command that repeats it, or a skip with its reason; nothing for a pass.
 void print_result(std::FILE* out, const Run& run, const Result& result);
 // A table by stage, the cases held against golden vectors, and the closing line.
-void print_summary(std::FILE* out, const std::vector<Result>& results);
+void print_summary(std::FILE* out, const Run& run, const std::vector<Result>& results);
+
+// A path of the backend, and who reached it.
+struct PathCount {
+  std::string path;
+  int64_t cases = 0;
+  std::string first;  // of these cases
+};
+std::vector<PathCount> counts_of_paths(const Run& run, const std::vector<Result>& results);
+// Of all cases there are, no path was left out. Of fewer nothing is asked.
+bool reached_all(const Run& run, const std::vector<Result>& results);
 
 // Of the results of one stage; stages in the order of their first case.
 struct StageCount {

@@ -257,6 +257,7 @@ void add_caps(Cases& cases) {
 // In pages, with several sets, with several query tokens of a sequence, and all at once.
 void add_shapes(Cases& cases) {
   for (const int32_t codec : kCodecs) {
+    add(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 65, .codec = codec, .room = kLargeRoom});
     for (const int64_t n : {64, 65, 200}) {
       add(cases, {.d = 64, .h = 2, .G = 2, .b = 4, .n = n, .codec = codec, .page = 64});
     }

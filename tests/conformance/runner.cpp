@@ -9,6 +9,7 @@
 
 #include "fmt/core.h"
 #include "tests/conformance/failure.h"
+#include "tests/conformance/paths.h"
 #include "tests/conformance/place.h"
 
 namespace pkv::conformance {
@@ -67,12 +68,14 @@ std::vector<const Case*> chosen_cases(const Cases& cases, const std::string& fil
 
 void run_here(const Options& options, const std::vector<const Case*>& cases, size_t first,
               const Observer& observer) {
-  const Runtime runtime = open_runtime();
+  PathWatch watch;
+  const Runtime runtime = open_runtime(PathWatch::sink, &watch);
   const Place reference(runtime.get(), kReference);
   const Place subject(runtime.get(), backend_name(runtime.get(), options.backend), options.set);
   const Bench bench(reference, subject, options.seed);
+  const bool is_watched = options.paths && watch.open(subject);
   observer.opened({subject.backend(), backend_version(runtime.get(), subject.backend()),
-                   subject.description(), reference.backend()});
+                   subject.description(), reference.backend(), watch.names()});
   if (options.in_process) {
     for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
       std::signal(signal, on_crash);
@@ -81,7 +84,9 @@ void run_here(const Options& options, const std::vector<const Case*>& cases, siz
   for (size_t i = first; i < cases.size(); ++i) {
     set_current(cases[i]->name);
     observer.started(*cases[i]);
-    observer.finished(run_case(bench, *cases[i]));
+    Result result = run_case(bench, *cases[i]);
+    if (is_watched) result.paths = watch.take(subject);
+    observer.finished(result);
   }
 }
 

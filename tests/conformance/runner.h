@@ -18,6 +18,7 @@ struct Result {
   Outcome outcome;
   std::string text;  // what differs, or why skipped
   double seconds;
+  std::vector<std::string> paths = {};  // of the backend that it reached
 };
 
 // The places that cases run on, in words.
@@ -26,6 +27,7 @@ struct Opened {
   std::string version;
   std::string device;
   std::string reference;
+  std::vector<std::string> paths = {};  // that the backend tells of
 };
 
 // Told what happens while it happens.

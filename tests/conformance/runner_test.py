@@ -144,6 +144,50 @@ def test_seed_changes_the_numbers():
     assert failure("1") == failure("1") != failure("2")
 
 
+def test_paths():
+    glob = "step/default/d64_h2_g2_n40_k16/b*"
+    done = run("--backend", "cpu", "--filter", glob, "--paths", "--json")
+    assert done.returncode == 0, done  # a part of the cases owes nothing
+    report = json.loads(done.stdout)
+    assert all(case["paths"] for case in report["cases"])
+    reached = set().union(*(case["paths"] for case in report["cases"]))
+    assert reached == {path for path, count in report["paths"].items() if count > 0}
+    assert 0 in report["paths"].values() and "attend_block_impl" in reached
+    assert "fit_keys_impl" not in reached and "fit_keys_impl                  0" in done.stderr
+    assert "NOT REACHED by any case" in done.stderr
+    done = run("--backend", "cpu_ref", "--filter", FAST, "--paths", "--json")
+    assert "does not tell its paths" in done.stderr and "paths" not in json.loads(done.stdout)
+    done = run("--backend", "cpu", "--filter", glob, "--json")
+    assert "paths" not in json.loads(done.stdout) and "NOT REACHED" not in done.stderr
+
+
+def test_shards_merge():
+    """What the shards of a run printed gives the report of the whole."""
+    glob = ("--filter", "select/levels/*")
+    with tempfile.TemporaryDirectory() as folder:
+        files = [str(Path(folder) / f"{i}.json") for i in (1, 2, 3)]
+        for i, file in enumerate(files, 1):
+            done = run("--backend", "cpu", *glob, "--shard", f"{i}/3", "--paths", "--json")
+            Path(file).write_text(done.stdout)
+        page = Path(folder) / "page.html"
+        words = [word for file in files for word in ("--merge", file)]
+        done = run(*words, "--json", "--html", str(page))
+        assert done.returncode == 0, done
+        merged = json.loads(done.stdout)
+        assert [case["name"] for case in merged["cases"]] == listed(*glob)
+        assert merged["backend"] == "cpu" and merged["passed"] == len(merged["cases"])
+        assert merged["paths"]["keep_best_impl"] == len(merged["cases"])
+        assert "Conforms" in page.read_text() and "keep_best_impl" in page.read_text()
+        assert run(*words, *words[:2]).returncode == 5  # a case twice
+        other = Path(folder) / "other.json"
+        other.write_text(Path(files[0]).read_text().replace('"seed": 1', '"seed": 2'))
+        refused = run("--merge", files[1], "--merge", str(other))
+        assert refused.returncode == 5 and '"seed":2' in refused.stderr, refused
+        other.write_text("{}")
+        assert run("--merge", str(other)).returncode == 5
+        assert run("--merge", str(other) + ".none").returncode == 5
+
+
 def test_json():
     done = run("--backend", "cpu_ref", "--filter", FAST, "--json")
     report = json.loads(done.stdout)
@@ -255,7 +299,7 @@ def main():
     for name, test in tests:
         test()
         print(f"{name}: ok")
-    assert len(tests) == 16, len(tests)
+    assert len(tests) == 18, len(tests)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ struct SelectShape {
   int64_t ppm = 250000;
   int32_t k = 5;
   const char* votes = "normal";
+  bool is_wide = false;
 };
 
 // One row of votes.
@@ -69,9 +70,9 @@ Rows<float> vote_rows(Random& random, const char* kind, const std::vector<int64_
 
 void add(Cases& cases, const SelectShape& shape, const pkv_candidate_rule& rule,
          const char* what = "") {
-  const std::string name =
-      fmt::format("select/{}/n{}_ppm{}_k{}{}{}/b{}", shape.votes, shape.n, shape.ppm, shape.k,
-                  shape.h == 1 ? "" : fmt::format("_h{}", shape.h), what, shape.b);
+  const std::string name = fmt::format(
+      "select/{}/n{}_ppm{}_k{}{}{}/b{}", shape.votes, shape.n, shape.ppm, shape.k,
+      shape.h == 1 ? "" : fmt::format("_h{}", shape.h), shape.is_wide ? "_wide" : what, shape.b);
   cases.push_back({name, Verdict::kExact, [=](const Bench& bench) {
                      Random random = bench.random(name);
                      const int64_t n = shape.n;
@@ -80,8 +81,10 @@ void add(Cases& cases, const SelectShape& shape, const pkv_candidate_rule& rule,
                      for (int32_t i = 0; i < shape.b; ++i) {
                        rows.push_back(std::clamp<int64_t>(lengths[i % 7], 0, n));
                      }
-                     check_select(bench, select_input(vote_rows(random, shape.votes, rows, shape.h),
-                                                      rows, shape.h, rule));
+                     SelectInput input = select_input(vote_rows(random, shape.votes, rows, shape.h),
+                                                      rows, shape.h, rule);
+                     input.is_wide = shape.is_wide;
+                     check_select(bench, input);
                    }});
 }
 
@@ -139,6 +142,11 @@ void add_select_cases(Cases& cases) {
   }
   for (const int64_t n : {64, 640, 20000}) {
     add(cases, {.b = 3, .h = 2, .n = n, .ppm = 500000, .votes = "far_half"});
+  }
+  // Rows on both sides of 2^31 and 2^32 bytes.
+  for (const char* votes : {"normal", "levels", "some_nan", "ends"}) {
+    add(cases, {.b = 3, .h = 2, .n = 300, .votes = votes, .is_wide = true});
+    add(cases, {.b = 3, .n = 20000, .k = 100, .votes = votes, .is_wide = true});
   }
   add_counts(cases);
   for (const int32_t b : kBatches) {

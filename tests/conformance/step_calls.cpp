@@ -192,8 +192,8 @@ Attention Step::attend(uint8_t fill, const AttendInput& input) const {
   return out.read(session);
 }
 
-Whole Step::run(uint8_t fill, const FetchInput& source, const AttendInput& input,
-                bool wants_hits) const {
+Whole Step::run(uint8_t fill, const FetchInput& source, const AttendInput& input, bool wants_hits,
+                int32_t source_kind) const {
   Session session(place_, fill);
   pkv_step step = {};
   require("pkv_step_init", pkv_step_init(&step, sizeof step));
@@ -203,8 +203,11 @@ Whole Step::run(uint8_t fill, const FetchInput& source, const AttendInput& input
     step.dense[p] = dense_part(session, input.parts[p]);
   }
   if (input.k > 0) {
-    step.source.keys = session.in("source_keys", *source.keys);
-    if (source.values) step.source.values = session.in("source_values", *source.values);
+    const auto put = [&](const char* name, const Tensor& rows) {
+      return source_kind == PKV_ALLOC_HOST ? session.in_host(name, rows) : session.in(name, rows);
+    };
+    step.source.keys = put("source_keys", *source.keys);
+    if (source.values) step.source.values = put("source_values", *source.values);
   }
   const pkv_hits hits = wants_hits ? hits_out(session) : pkv_hits{};
   if (wants_hits) step.hits = &hits;

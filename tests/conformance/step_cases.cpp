@@ -192,6 +192,17 @@ void add_step_cases(Cases& cases) {
           with_tail(PKV_TAIL_SKETCH, k));
     }
   }
+  // Rows so long that what a few keys tell decides how the others are searched.
+  for (const int64_t n : {9000, 20000}) {
+    Options options;
+    options.ppm = 20000;
+    add(cases, "default", {.d = 24, .G = 2, .b = 2, .n = n}, options);
+    options = paper();
+    options.ppm = 20000;
+    add(cases, "paper",
+        {.d = 24, .G = 2, .b = 2, .n = n, .codec = PKV_CODEC_POLAR4, .vote = PKV_VOTE_TIER},
+        options);
+  }
   add_sampled(cases);
   for (const float cap : {0.5F, 20.0F}) {
     Options options = with_tail(PKV_TAIL_SAMPLED, 8);

@@ -118,7 +118,7 @@ class StepCase {
   }
 
   // pkv_step_run, hits wanted and not. Its attention is judged given the hits that it found; those
-  // of the call that shows none are the same.
+  // of the call that shows none are the same. Then with K and V in host memory: the same hits.
   void check_whole() {
     const Whole shown = bench_.result(
         [&](const Place&, uint8_t fill) { return step_.run(fill, source_, attend_, true); });
@@ -128,6 +128,13 @@ class StepCase {
     const Whole silent = bench_.result(
         [&](const Place&, uint8_t fill) { return step_.run(fill, source_, attend_, false); });
     judge(silent.attention);
+    const Whole offloaded = bench_.result([&](const Place&, uint8_t fill) {
+      return step_.run(fill, source_, attend_, true, PKV_ALLOC_HOST);
+    });
+    judge(offloaded.retrieved);
+    expect_bits("positions with rows in host memory", shown.retrieved.hits.positions,
+                offloaded.retrieved.hits.positions);
+    judge(offloaded.attention);
   }
 
   void check_host_rows() {

@@ -26,14 +26,6 @@ const char* tail_name(const World& world, int32_t tail) {
   }
 }
 
-pkv_device_type host_type(pkv_device_type device) {
-  switch (device) {
-    case PKV_DEVICE_CUDA: return PKV_DEVICE_CUDA_HOST;
-    case PKV_DEVICE_ROCM: return PKV_DEVICE_ROCM_HOST;
-    default: return PKV_DEVICE_CPU;
-  }
-}
-
 // K or V of one sequence in host memory, [h, t, width].
 struct HostTensor {
   int64_t shape[3];
@@ -44,7 +36,7 @@ struct HostTensor {
              int64_t head_stride, int64_t token_stride, int32_t sequence)
       : shape{all.shape[1], tokens, all.shape[3]}, strides{head_stride, token_stride, 1}, tensor{} {
     tensor.data = memory;
-    tensor.device_type = host_type(place.device_type());
+    tensor.device_type = place.host_type();
     tensor.device_id = place.device_id();
     tensor.ndim = 3;
     tensor.dtype = all.dtype;

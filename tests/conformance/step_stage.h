@@ -69,9 +69,9 @@ class Step {
   // `input`: source, positions. `prefix`: values come with the keys.
   Fetched fetch(uint8_t fill, const FetchInput& input) const;
   Attention attend(uint8_t fill, const AttendInput& input) const;
-  // `source`: keys, values. `input`: query, parts, output.
-  Whole run(uint8_t fill, const FetchInput& source, const AttendInput& input,
-            bool wants_hits) const;
+  // `source`: keys, values, in memory of a kind (PKV_ALLOC_*). `input`: query, parts, output.
+  Whole run(uint8_t fill, const FetchInput& source, const AttendInput& input, bool wants_hits,
+            int32_t source_kind = PKV_ALLOC_DEVICE) const;
 
   // Another world's tokens in place of those that are there; the codec stays.
   void refill(const World& world) const;

@@ -104,6 +104,8 @@ void add_store_cases(Cases& cases) {
     }
   }
   for (const int32_t d : kDims) add(cases, {.d = d, .b = 3, .n = 37});
+  add(cases, {.d = 64, .h = 2, .b = 3, .n = 65, .room = kLargeRoom});
+  add(cases, {.d = 64, .h = 2, .b = 3, .n = 65, .sketch_bits = 4, .room = kLargeRoom});
   for (const int32_t bits : {2, 4}) {
     for (const int32_t dv : {8, 128, 264}) {
       add(cases, {.d = 64,

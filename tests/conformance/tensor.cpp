@@ -8,6 +8,10 @@
 namespace pkv::conformance {
 namespace {
 
+constexpr int64_t kWideBytes = (int64_t{1} << 32) + (int64_t{1} << 29);
+
+bool is_wide(Layout layout) { return layout == Layout::kWideTokens || layout == Layout::kWideRows; }
+
 // Memory of a layout before it is filled.
 struct Form {
   Shape strides;
@@ -22,6 +26,23 @@ Form strides_of(const std::vector<size_t>& order, const Shape& extent) {
     form.strides[order[i]] = form.elements;
     form.elements *= std::max<int64_t>(extent[order[i]], 0);
   }
+  return form;
+}
+
+// One axis is outermost and reaches over kWideBytes, the others lie within one step of it.
+Form wide_form(const Shape& shape, size_t axis, int64_t element) {
+  Shape extent = shape;
+  extent.back() += 2 * kMargin / element;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i != axis) order.push_back(i);
+  }
+  Form form = strides_of(order, extent);
+  const int64_t steps = std::max<int64_t>(shape[axis] - 1, 1);
+  const int64_t step = kWideBytes / element / steps / 64 * 64;
+  form.strides[axis] = std::max(step, form.elements);
+  form.elements += form.strides[axis] * (shape[axis] - 1);
+  form.origin = kMargin / element;
   return form;
 }
 
@@ -57,6 +78,25 @@ Form form_of(const Shape& shape, Layout layout) {
   }
   if (count_of(shape) == 0) form.origin = form.elements = 0;
   return form;
+}
+
+// Byte offsets of the rows along the last axis, in row-major order.
+std::vector<int64_t> offsets_by(const Shape& shape, const Shape& strides, int64_t element) {
+  std::vector<int64_t> offsets;
+  if (count_of(shape) == 0) return offsets;
+  Shape index(shape.size(), 0);
+  const size_t last = shape.size() - 1;
+  while (true) {
+    int64_t elements = 0;
+    for (size_t axis = 0; axis < last; ++axis) elements += index[axis] * strides[axis];
+    offsets.push_back(elements * element);
+    size_t axis = last;
+    while (axis-- > 0) {
+      if (++index[axis] < shape[axis]) break;
+      index[axis] = 0;
+    }
+    if (axis == SIZE_MAX) return offsets;
+  }
 }
 
 }  // namespace
@@ -131,34 +171,37 @@ const char* layout_name(Layout layout) {
     case Layout::kPadded: return "padded";
     case Layout::kReversed: return "reversed";
     case Layout::kOffset: return "offset";
-    default: return "shared";
+    case Layout::kShared: return "shared";
+    case Layout::kWideTokens: return "wide_tokens";
+    default: return "wide_rows";
   }
 }
 
 int64_t Tensor::row_bytes() const { return shape.back() * dtype_bytes(dtype); }
 
 std::vector<int64_t> Tensor::row_offsets() const {
-  std::vector<int64_t> offsets;
-  if (count_of(shape) == 0) return offsets;
-  Shape index(shape.size(), 0);
-  const size_t last = shape.size() - 1;
-  while (true) {
-    int64_t elements = 0;
-    for (size_t axis = 0; axis < last; ++axis) elements += index[axis] * strides[axis];
-    offsets.push_back(origin + elements * dtype_bytes(dtype));
-    size_t axis = last;
-    while (axis-- > 0) {
-      if (++index[axis] < shape[axis]) break;
-      index[axis] = 0;
-    }
-    if (axis == SIZE_MAX) return offsets;
+  std::vector<int64_t> offsets = offsets_by(shape, strides, dtype_bytes(dtype));
+  for (size_t row = 0; row < offsets.size(); ++row) {
+    offsets[row] = is_wide(layout)
+                       ? kMargin + static_cast<int64_t>(row) * (row_bytes() + 2 * kMargin)
+                       : origin + offsets[row];
   }
+  return offsets;
 }
 
 Tensor empty_tensor(pkv_dtype dtype, const Shape& shape, Layout layout, uint8_t fill) {
-  const Form form = form_of(shape, layout);
   const int64_t size = dtype_bytes(dtype);
-  Tensor tensor = {dtype, shape, form.strides, layout, form.origin * size, {}};
+  if (is_wide(layout) && count_of(shape) > 0) {
+    const size_t axis = layout == Layout::kWideRows ? 0 : shape.size() - 2;
+    const Form form = wide_form(shape, axis, size);
+    Tensor tensor = {dtype, shape, form.strides, layout, form.origin * size, {}, {}, 0};
+    tensor.places = offsets_by(shape, form.strides, size);
+    tensor.span = form.elements * size;
+    tensor.memory.assign(tensor.places.size() * (tensor.row_bytes() + 2 * kMargin), fill);
+    return tensor;
+  }
+  const Form form = form_of(shape, layout);
+  Tensor tensor = {dtype, shape, form.strides, layout, form.origin * size, {}, {}, 0};
   tensor.memory.assign(static_cast<size_t>(form.elements * size), fill);
   return tensor;
 }

@@ -41,8 +41,12 @@ enum class Layout {
   kReversed,    // the last but one axis runs backwards
   kOffset,      // through byte_offset, behind 3 elements of NaN
   kShared,      // inputs only: stride 0 on the last but two axis
+  kWideTokens,  // the last but one axis outermost, and its last index above 2^32 bytes: sparse
+  kWideRows,    // the first axis likewise
 };
 const char* layout_name(Layout layout);
+
+inline constexpr int64_t kMargin = 64;  // bytes around the rows of a wide layout
 
 // A view of memory of its own.
 struct Tensor {
@@ -52,6 +56,11 @@ struct Tensor {
   Layout layout = Layout::kDense;
   int64_t origin = 0;  // bytes from the beginning of `memory` to element (0, .., 0)
   std::vector<uint8_t> memory;
+  // Of a wide layout, whose `memory` is the rows alone, in row-major order with kMargin bytes on
+  // both sides of each: byte offset of each margin, row, margin where the view has it, and the
+  // bytes from the first to the last. Strides and origin are the view's.
+  std::vector<int64_t> places;
+  int64_t span = 0;
 
   // Byte offset in `memory` of each row along the last axis, in row-major order.
   std::vector<int64_t> row_offsets() const;

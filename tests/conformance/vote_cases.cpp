@@ -11,6 +11,7 @@ namespace {
 struct Options {
   int32_t vote_group = PKV_VOTE_GROUP_SUM;
   int32_t rho_of = PKV_RHO_OF_KEYS;
+  bool is_wide = false;
 };
 
 const char* family(const Setup& setup, const Options& options) {
@@ -24,6 +25,7 @@ void check_vote(const Bench& bench, const World& world, const Options& options) 
   VoteInput input = vote_input(world);
   input.vote_group = options.vote_group;
   input.rho_of = options.rho_of;
+  input.is_wide = options.is_wide;
   const auto run = [&](const Place& place, uint8_t fill) {
     return run_vote(place, fill, world.codec(), world.zone(), input);
   };
@@ -32,7 +34,7 @@ void check_vote(const Bench& bench, const World& world, const Options& options) 
 
 void add(Cases& cases, const Setup& setup, const Options& options = {}) {
   const std::string name = fmt::format(
-      "vote/{}{}/{}", family(setup, options),
+      "vote/{}{}{}/{}", family(setup, options), options.is_wide ? "_wide" : "",
       setup.codec == PKV_CODEC_SCALAR4 ? "" : fmt::format("_{}", codec_name(setup.codec)),
       setup.text());
   cases.push_back({name, Verdict::kExact, [setup, options, name](const Bench& bench) {
@@ -142,6 +144,18 @@ void add_shapes(Cases& cases) {
   }
 }
 
+// Votes, and records, on both sides of 2^31 and 2^32 bytes.
+void add_sizes(Cases& cases) {
+  for (const int32_t d : {24, 128}) {
+    add(cases, {.d = d, .h = 2, .G = 2, .b = 3, .n = 300}, {.is_wide = true});
+    add(cases, {.d = d, .h = 2, .G = 2, .b = 3, .n = 300},
+        {.vote_group = PKV_VOTE_GROUP_HEADS, .is_wide = true});
+    add(cases, {.d = d, .h = 2, .G = 2, .b = 3, .n = 300, .vote = PKV_VOTE_TIER},
+        {.is_wide = true});
+  }
+  add_all(cases, {.d = 64, .h = 2, .G = 2, .b = 3, .n = 65, .room = kLargeRoom});
+}
+
 }  // namespace
 
 void add_random_vote(Cases& cases, Random& random) {
@@ -162,6 +176,7 @@ void add_vote_cases(Cases& cases) {
   add_groups(cases);
   add_tensors(cases);
   add_kinds(cases);
+  add_sizes(cases);
 }
 
 }  // namespace pkv::conformance

@@ -15,6 +15,7 @@ struct VoteInput {
   int32_t vote_group = PKV_VOTE_GROUP_SUM;
   int32_t rho_of = PKV_RHO_OF_KEYS;
   int64_t votes_stride = 0;
+  bool is_wide = false;  // rows of votes reach over 2^32 bytes, whatever votes_stride says
 };
 
 struct Votes {
@@ -37,6 +38,7 @@ struct SelectInput {
   Rows<float> votes;  // [b * h][length]
   int64_t max_length = 0;
   int64_t votes_stride = 0;
+  bool is_wide = false;  // as in VoteInput
   pkv_candidate_rule rule = {};
   int64_t candidates_stride = 0;
 };

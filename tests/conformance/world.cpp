@@ -68,6 +68,7 @@ std::string Setup::text() const {
   if (queries != std::string_view(usual.queries)) text += fmt::format("_q_{}", queries);
   if (values != std::string_view(usual.values)) text += fmt::format("_v_{}", values);
   if (page != 0) text += fmt::format("_page{}", page);
+  if (room != usual.room) text += fmt::format("_room{}", room);
   if (sets != 1) text += fmt::format("_sets{}", sets);
   if (query_tokens != 1) text += fmt::format("_tokens{}", query_tokens);
   return text + fmt::format("/b{}", b);

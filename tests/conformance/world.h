@@ -38,6 +38,7 @@ struct Setup {
   const char* queries = "normal";
   const char* values = "normal";
   int64_t page = 0;          // tokens of a page of the store; 0: in one piece
+  int64_t room = 3;          // tokens of a row of the store, beyond n
   int32_t sets = 1;          // of the codec
   int32_t query_tokens = 1;  // entries that name the same sequence
 

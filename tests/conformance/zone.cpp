@@ -9,6 +9,8 @@
 namespace pkv::conformance {
 namespace {
 
+constexpr int64_t kMostBytes = int64_t{1} << 31;  // of a store that is filled and looked through
+
 // The planes of the value sketch.
 bool is_sketch(int plane) { return plane >= 4 && plane <= 6; }
 
@@ -152,9 +154,13 @@ pkv_store put_store(Session& session, const Codec& codec, const Zone& zone, bool
     use = page_use(codec, zone, may_change);
     bytes = (2 * use.count + 1) * codec.heads() * store.row_bytes;
   }
-  const std::vector<uint8_t> memory(static_cast<size_t>(bytes), session.fill());
-  uint8_t* base = may_change ? session.in_out("store", memory)
-                             : const_cast<uint8_t*>(session.in("store", memory));
+  uint8_t* base = nullptr;
+  if (bytes > kMostBytes) {
+    base = session.sparse_records(bytes);
+  } else if (bytes > 0) {
+    base = session.records(std::vector<uint8_t>(static_cast<size_t>(bytes), session.fill()),
+                           may_change);
+  }
   if (zone.page > 0) {
     const std::vector<int64_t> places = page_places(use.count);
     std::vector<void*> table;

@@ -33,6 +33,11 @@ class Outside:
     def library(self):
         return next(self.prefix.glob("lib*/**/libpariskv.so"))
 
+    @property
+    def backends(self):
+        """Skeleton and reference, as installed."""
+        return self.prefix / "share" / "pariskv" / "backends"
+
     def program(self, name):
         return self.prefix / "bin" / name
 

@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 
-from outside import EXAMPLES, REPOSITORY, from_command_line, run
+import sample
+from outside import EXAMPLES, from_command_line, run
 
 IMPLEMENTED = {"encode", "store", "vote", "select"}
 
@@ -62,12 +63,7 @@ def check_listed(outside, library, name):
 
 def check_template(outside):
     """What section 1 of the guide says: copied under another name, built, nothing there yet."""
-    tree = outside.work / "tree" / "backends"
-    tree.mkdir(parents=True)
-    source = tree / "mine"
-    shutil.copytree(REPOSITORY / "backends" / "template", source)
-    for path in source.iterdir():
-        path.write_text(path.read_text().replace("template", "mine"))
+    source = sample.skeleton(outside, outside.work / "tree", "mine")
     library = outside.cmake(source) / "pariskv_backend_mine.so"
     code, report, page = verdict(outside, library, "--shard", "1/8")
     assert code == 0 and report["backend"] == "mine"
@@ -76,9 +72,32 @@ def check_template(outside):
     print(f"template: {report['skipped']} skipped")
 
 
+def check_sample(outside):
+    """The skeleton with stages put in one after the other: each is found as soon as it is there,
+    and in the end nothing is skipped but what asks the library."""
+    folder = sample.skeleton(outside, outside.work / "sample", "finished")
+    sample.put_helpers(outside, folder)
+    done = []
+    for stages in (sample.STAGES[:3], sample.STAGES[3:]):
+        for stage in stages:
+            sample.put_stage(outside, folder, stage)
+        done += stages
+        library = outside.cmake(folder) / "pariskv_backend_finished.so"
+        code, report, page = verdict(outside, library, "--shard", "1/8")
+        failed = [case for case in report["cases"] if case["outcome"] == "failed"]
+        assert code == 0 and not failed, failed[:3]
+        for stage in sample.STAGES:
+            assert (count(report, stage, "passed") > 0) == (stage in done), stage
+    skipped = [case for case in report["cases"] if case["outcome"] == "skipped"]
+    assert all("asks the library" in case["text"] for case in skipped), skipped[:3]
+    assert count(report, "step", "passed") > 0 and "Conforms in what it implements" in page
+    print(f"sample: {report['passed']} passed, {report['skipped']} skipped")
+
+
 def main():
     outside, _ = from_command_line()
     check_template(outside)
+    check_sample(outside)
     in_c = outside.cmake(outside.copy(EXAMPLES / "plugin_c")) / "pariskv_backend_example_c.so"
     check_example(outside, in_c, "example_c")
     check_listed(outside, in_c, "example_c")

@@ -61,6 +61,12 @@ bad = {bad}
 names = ["store.a", "store.b", "vote.a", "vote.b"]
 def value(option, default):
     return words[words.index(option) + 1] if option in words else default
+if "--merge" in words:
+    files = [word for word, before in zip(words[1:], words) if before == "--merge"]
+    cases = [case for file in files for case in json.load(open(file))["cases"]]
+    open(value("--html", None), "w").write(" ".join(case["name"] for case in cases))
+    print("path.a 0 NOT REACHED by any case")
+    sys.exit(1)
 name = value("--filter", "*")
 chosen = names if name == "*" else [name]
 shard, shards = map(int, value("--shard", "1/1").split("/"))
@@ -136,9 +142,12 @@ def test_all_parts_in_order_with_a_table_last(fake, capsys):
     assert fake.run("--parts", "bench,conformance,info,encode", *options) == 0
     lines = table(capsys).splitlines()
     parts = [line.split()[0] for line in lines]
-    assert parts == ["info", "conformance", *["bench"] * 3, *["encode"]]
+    assert parts == ["info", "conformance", "verdict", *["bench"] * 3, *["encode"]]
     assert "Fake 1" in lines[0] and "4 passed, 0 failed, 0 skipped" in lines[1]
-    assert "2.0 us [1.0, 3.0]" in lines[2]
+    assert "verdict.html  reached by no case: path.a" in lines[2]
+    assert "2.0 us [1.0, 3.0]" in lines[3]
+    page = (fake.folder / "verdict.html").read_text()
+    assert sorted(page.split()) == ["store.a", "store.b", "vote.a", "vote.b"]
     for part in ("info", "conformance", "bench", "encode"):
         whole = fake.result(part)
         assert list(whole)[:4] == HEAD

@@ -114,6 +114,11 @@ def test_a_results_file_that_is_not_json_is_bad_input(tmp_path, capsys):
     assert quality.main(["--show", str(tmp_path / "bad.json")]) == 3
     assert "bad.json: not JSON" in capsys.readouterr().err
     assert quality.main(["--show", str(tmp_path / "none.json")]) == 3
+    capsys.readouterr()
+    for runs, text in ((5, "runs: accepted: a list"), ([{}], "runs[0].results: missing")):
+        (tmp_path / "bad.json").write_text(json.dumps({"runs": runs}))
+        assert quality.main(["--show", str(tmp_path / "bad.json")]) == 3
+        assert f"bad.json: {text}" in capsys.readouterr().err
 
 
 def test_the_formats_of_numbers_are_read_alike(tmp_path):

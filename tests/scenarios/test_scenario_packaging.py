@@ -4,11 +4,15 @@ import platform
 import re
 import shutil
 import subprocess
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from capi import LIBRARY
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has these")
+ROOT = Path(__file__).resolve().parents[2]
+
+x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has these")
 
 # What plain x86-64 lacks: by the encoding's first letter, by name. (tzcnt is left out: compilers
 # write it where bsf will do.)
@@ -39,6 +43,7 @@ def within(users, *sets):
     return {name for name in users if any(f"::N_{one}::" in name for one in sets)}
 
 
+@x86_64
 def test_wide_instructions_stand_in_kernels_alone(cli):
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed")
@@ -52,6 +57,7 @@ def test_wide_instructions_stand_in_kernels_alone(cli):
         assert users_of(WIDE, program) | users_of(NARROW, program) == set()
 
 
+@x86_64
 @pytest.mark.parametrize(
     "processor, backend", [("qemu64", "cpu_ref"), ("Nehalem", "cpu_ref"), ("Westmere", "cpu")]
 )
@@ -69,3 +75,18 @@ def test_programs_run_without_avx(cli, processor, backend):
     out = run(conformance, "--backend", "auto", "--shard", "1/40")
     assert f": {backend} (" in out.splitlines()[0]
     assert re.fullmatch(r"[1-9]\d* passed, 0 failed, \d+ skipped", out.splitlines()[-1])
+
+
+def test_kernel_instances_are_bounded_and_documented():
+    """Compiled for HIP all kernels are listed, one row each (ctest hip.kernels holds the list
+    against the code objects); cuda has the same sources, and the instances of the fused step."""
+    rows = (ROOT / "docs" / "hip_kernels.txt").read_text().splitlines()
+    kernels = Counter(row.split()[0] for row in rows if row.strip().startswith("gfx"))
+    assert len(kernels) > 1 and len(set(kernels.values())) == 1
+    shared = next(iter(kernels.values()))
+    sources = "".join(f.read_text() for f in (ROOT / "backends" / "cuda").glob("fused_step_*.cu"))
+    fused = re.findall(r"^template gpuError_t launch_fused_shaped<([^>]*)>", sources, re.MULTILINE)
+    assert len(set(fused)) == len(fused) > 0
+    assert shared + len(fused) <= 100  # each is compiled for every architecture
+    text = " ".join((ROOT / "docs" / "gpu.md").read_text().split())
+    assert f"{shared} kernels, and {len(fused)} instances of the fused step" in text

@@ -3,9 +3,12 @@
 // the sentence, `guard` keeps exceptions on this side of the table.
 #pragma once
 
+#include <atomic>
 #include <cstdarg>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 
@@ -81,5 +84,50 @@ constexpr uint32_t build_flags() {
 #endif
   return flags;
 }
+
+// How often each of a backend's paths has run, its kernels for instance: what the device option
+// `paths` tells (docs/backend-guide.md). One object for the process, without a destructor; until
+// the option is set, a note costs a load.
+//   constexpr const char* kPaths[] = {"vote_keys", ..};
+//   inline constinit backend::Paths paths(kPaths);
+template <std::size_t N>
+class Paths {
+ public:
+  explicit constexpr Paths(const char* const (&names)[N]) : names_(names) {}
+  Paths(const Paths&) = delete;
+  Paths& operator=(const Paths&) = delete;
+
+  // A name that is not in the list is counted nowhere; empty ones are none.
+  void note(const char* name) {
+    if (!is_on_.load(std::memory_order_relaxed)) return;
+    for (std::size_t i = 0; i < N; ++i) {
+      if (std::strcmp(names_[i], name) == 0) counts_[i].fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  // The option: "count" begins; "log" gives the host a line "path NAME COUNT" of each, as debug.
+  pkv_status set(const pkv_host* host, const char* value) {
+    if (std::strcmp(value, "count") == 0) {
+      is_on_ = true;
+      return PKV_OK;
+    }
+    if (std::strcmp(value, "log") != 0) {
+      return refuse(host, PKV_INVALID_ARGUMENT, "paths=%.64s: must be count or log", value);
+    }
+    for (std::size_t i = 0; i < N; ++i) {
+      if (*names_[i] == '\0') continue;
+      char text[160];
+      std::snprintf(text, sizeof text, "path %.100s %llu", names_[i],
+                    static_cast<unsigned long long>(counts_[i].load()));
+      if (host->log != nullptr) host->log(host, 3, text);
+    }
+    return PKV_OK;
+  }
+
+ private:
+  const char* const (&names_)[N];
+  std::atomic<uint64_t> counts_[N] = {};
+  std::atomic<bool> is_on_ = false;
+};
 
 }  // namespace pkv::backend

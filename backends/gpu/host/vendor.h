@@ -10,6 +10,7 @@ namespace pkv::gpu_host {
 inline constexpr const char* kName = "gpu-host";
 inline constexpr const char* kVersion = "1";
 inline constexpr const char* kAbout = "the GPU kernels, run lane by lane on the host: for tests";
+inline constexpr const char* kWholeStepKernel = "";
 inline constexpr int kScore = 0;  // `auto` takes any other
 inline constexpr pkv_device_type kDeviceType = PKV_DEVICE_CPU;
 inline constexpr pkv_status kKernelFault = PKV_INTERNAL;

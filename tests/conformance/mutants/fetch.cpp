@@ -86,6 +86,26 @@ void quieten(const pkv_fetch_args& a) {
   });
 }
 
+// As a kernel whose offsets of bytes are 32 bits wide.
+void wrap_offsets(const pkv_fetch_args& a) {
+  if (a.source_keys.data == nullptr) return;
+  const auto* base = static_cast<const uint8_t*>(a.source_keys.data) + a.source_keys.byte_offset;
+  const int64_t token = stride_of(a.source_keys, 2) * bytes_of(a.source_keys.dtype);
+  for_rows(a, a.keys, [&](uint8_t* row, int64_t bytes, int32_t position) {
+    const int64_t offset = position * token;
+    const auto wrapped = static_cast<uint32_t>(offset);
+    if (position >= 0 && offset > wrapped) {
+      std::memcpy(row, base + wrapped, static_cast<size_t>(bytes));
+    }
+  });
+}
+
+// As one that looks a position ahead.
+void read_behind(const pkv_fetch_args& a) {
+  [[maybe_unused]] const volatile int32_t next =
+      static_cast<const volatile int32_t*>(a.positions)[slots_of(a)];
+}
+
 void skip_values(pkv_fetch_args& a) { a.source_values.ndim = 0; }
 void forget_source_strides(pkv_fetch_args& a) { forget_strides(a.source_keys); }
 void forget_target_strides(pkv_fetch_args& a) { forget_strides(a.keys); }
@@ -115,6 +135,9 @@ constexpr Mutant kMutants[] = {
     {"fetch_whole_units",
      [](pkv_backend& t) { t.fetch.run = run_spoiled<kFetch, copy_whole_units>; }},
     {"fetch_quietens_nan", [](pkv_backend& t) { t.fetch.run = run_spoiled<kFetch, quieten>; }},
+    {"fetch_wraps_offsets",
+     [](pkv_backend& t) { t.fetch.run = run_spoiled<kFetch, wrap_offsets>; }},
+    {"fetch_reads_behind", [](pkv_backend& t) { t.fetch.run = run_spoiled<kFetch, read_behind>; }},
     {"fetch_skips_values", [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, skip_values>; }},
     {"fetch_ignores_source_strides",
      [](pkv_backend& t) { t.fetch.run = run_changed<kFetch, forget_source_strides>; }},

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""run_mutants.py PKV_CONFORMANCE MUTANTS_LIBRARY [--table FILE]
+"""run_mutants.py PKV_CONFORMANCE MUTANTS_LIBRARY [--table FILE --lanes LIBRARY | --check FILE]
 
 Runs pkv-conformance on each faulty backend, over the cases that must notice its fault, and prints
 which one did. Fails if a fault goes unnoticed, if the same cases find one in the backend without
 faults, and if one that is only less precise, within its rights, does not pass. `--table` writes
-what was found as a page: docs/mutants.md.
+what was found as a page, docs/mutants.md, with what was found in the lane mutants of
+tests/unit/gpu; `--check` runs nothing, and fails if the page's faults are not those that exist.
 """
 
+import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "unit" / "gpu"))
+import lane_mutants_test  # noqa: E402
 
 # Fault -> the cases that must notice it.
 MUTANTS = {
@@ -105,6 +111,8 @@ MUTANTS = {
     "fetch_filler": "fetch/widths/*",
     "fetch_whole_units": "fetch/widths/*",
     "fetch_quietens_nan": "fetch/dtypes/*",
+    "fetch_wraps_offsets": "fetch/layouts/*_from_wide_tokens/*",
+    "fetch_reads_behind": "fetch/counts/*",
     "fetch_skips_values": "fetch/dtypes/*",
     "fetch_ignores_source_strides": "fetch/layouts/*_from_token_major/*",
     "fetch_ignores_target_strides": "fetch/layouts/*_to_token_major/*",
@@ -184,7 +192,20 @@ for a whole step (`tests/conformance/mutants`). The test `conformance.mutants` r
 must notice the fault, and fails if none does, or if one finds a fault in the backend without.
 Beside these stand %d backends that are only less precise, within their rights, and must pass.
 
-Made by `run_mutants.py --table docs/mutants.md`; seconds are of all the cases run, on two cores.
+Made by `run_mutants.py .. --table docs/mutants.md --lanes ..`; seconds are of all the cases run, on
+two cores.
+
+| fault | cases run | that notice it | the first of them | seconds |
+|---|---:|---:|---|---:|
+"""
+
+
+LANES_HEAD = """
+## Lanes
+
+The GPU kernels on the host's executor, whose lane group operations are right on 32 lanes alone
+(`tests/unit/gpu/lane_mutants.cpp`). With `lanes=32` nothing notices, with `lanes=64` these do; the
+test is `unit.gpu_lane_mutants`.
 
 | fault | cases run | that notice it | the first of them | seconds |
 |---|---:|---:|---|---:|
@@ -196,17 +217,61 @@ def table_line(mutant, cases, failed, seconds):
     return f"| {mutant} | {cases} | {len(failed)} | `{first}` | {seconds:.2f} |\n"
 
 
+def lane_lines(conformance, library):
+    text = ""
+    for mutant, stages in lane_mutants_test.FINDS.items():
+        start, ran, failed = time.monotonic(), 0, []
+        for stage in stages:
+            glob = lane_mutants_test.CASES[stage]
+            found, count = lane_mutants_test.run(conformance, library, mutant, 64, glob)
+            failed, ran = failed + found, ran + count
+        cases = [{"name": name} for name in failed]
+        text += table_line(mutant, ran, cases, time.monotonic() - start)
+    return text
+
+
+def check_page(page, known):
+    """Complaints about the faults that a page names."""
+    named = re.findall(r"^\| (\w+) \| *\d", page.read_text(), re.MULTILINE)
+    wanted = (known - set(OTHERS)) | set(lane_mutants_test.MUTANTS)
+    wrong = sorted(set(named) ^ wanted | {name for name in named if named.count(name) > 1})
+    for name in wrong:
+        print(f"{name}: in {page} or among the faults, but not once in both")
+    if "**none**" in page.read_text():
+        print(f"{page}: a fault that nothing noticed")
+    print(f"{page}: {len(named)} faults")
+    return len(wrong) + ("**none**" in page.read_text()) + (not named)
+
+
 def known_mutants(conformance, library):
     """Those that the library has."""
     _, _, text = run(conformance, library, "?", "*")
     return set(text.partition("mutants:")[2].partition("\n")[0].split())
 
 
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("conformance")
+    parser.add_argument("library", type=os.path.abspath)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--lanes", type=os.path.abspath, help="the lane mutants' library")
+    parser.add_argument("--check", type=Path)
+    options = parser.parse_args()
+    if bool(options.table) != bool(options.lanes):
+        parser.error("--table and --lanes go together")
+    return options
+
+
 def main():
-    conformance, library = sys.argv[1], os.path.abspath(sys.argv[2])
+    options = parse()
+    conformance, library = options.conformance, options.library
     table = TABLE_HEAD % len(OTHERS)
     faults = 0
     known = known_mutants(conformance, library)
+    if options.check:
+        sys.exit(bool(check_page(options.check, known)))
     for name in sorted(known ^ set(MUTANTS) ^ set(OTHERS)):
         print(f"{name}: in the library or in this table, but not in both")
         faults += 1
@@ -236,8 +301,9 @@ def main():
         for case in failed:
             print(f"  {case['name']}: {case['text']}")
     print(f"{len(MUTANTS)} faulty backends, {len(OTHERS)} others, {faults} complaints")
-    if sys.argv[3:4] == ["--table"]:
-        Path(sys.argv[4]).write_text(table)
+    if options.table:
+        table += LANES_HEAD + lane_lines(conformance, options.lanes)
+        options.table.write_text(table)
     sys.exit(bool(faults) or not MUTANTS)
 
 
