@@ -277,8 +277,8 @@ RowRun Layer::input_run(const Input& input, int64_t token, int64_t count) const 
   return from;
 }
 
-// Where rows lie in memory of the host: each is looked at while the copy has it in a cache, token by
-// token as engines lay them out. Twice the memory traffic otherwise, and a launch for one token.
+// Where rows lie in memory of the host: each is looked at while the copy has it in a cache, token
+// by token as engines lay them out. Twice the memory traffic otherwise, and a launch for one token.
 void Layer::copy_and_look(const RowRun& from, const RowRun& to, int64_t position,
                           std::vector<BadToken>& found) const {
   const pkv_geometry& g = shape_.geometry;

@@ -236,19 +236,20 @@ TEST_CASE("device: a captured call gets the scratch there is, not what earlier o
   const Batch batch(parts);
   const Tensor queries = world.content().queries(parts[0].tokens, 0);
   const pkv_tensor query = queries.view();
-  const auto retrieve = [&](int64_t stride) {
-    Found found(shape, world.k(), 1, stride);
+  const auto retrieve = [&](Found& found) {
     pkv_cache_hits hits = found.view();
     return pkv_cache_retrieve(world.cache(), world.stream(), 0, &batch.c, &query, &hits);
   };
   const int64_t before = world.usage().scratch;
-  check(retrieve(40000));  // new memory, beside the old
+  Found wide(shape, world.k(), 1, 40000);
+  check(retrieve(wide));  // new memory, beside the old
   check(pkv_stream_sync(world.stream()));
   const int64_t grown = world.usage().scratch;
   REQUIRE(grown > 2 * before);
   set(machine, "graph", "capture");
   // Fits into old and new together, but not into the new.
-  check_refused(retrieve(40000 + before / 64), PKV_FAILED_PRECONDITION,
+  Found wider(shape, world.k(), 1, 40000 + before / 64);
+  check_refused(retrieve(wider), PKV_FAILED_PRECONDITION,
                 {"a captured step needs", "pkv_cache_reserve"});
   set(machine, "graph", "end");
   CHECK(world.usage().scratch == grown);
@@ -339,6 +340,7 @@ TEST_CASE("device: rows that the stream writes are appended as written, with no 
 
 TEST_CASE("device: a store that cannot be had leaves no error behind") {
   Shape shape = captured_shape();
+  shape.deferred = 0;
   Machine machine("gpu-host");
   World world(machine, shape), other(machine, shape);
   const int32_t sequence = world.add(), beside = other.add();
@@ -349,7 +351,6 @@ TEST_CASE("device: a store that cannot be had leaves no error behind") {
                 PKV_RESOURCE_EXHAUSTED, {"bytes"});
   CHECK(world.stats().allocated_bytes == held);
   other.append_all(beside, tokens_from(1, 120));
-  other.flush();
   check_equals_fresh(other, beside, tokens_from(1, 120));
   world.append_all(sequence, tokens_from(41, 9));
   check_equals_fresh(world, sequence, tokens_from(1, 49));

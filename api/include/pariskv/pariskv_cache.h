@@ -302,8 +302,9 @@ PKV_API pkv_status pkv_merge(pkv_stream *stream, int32_t count, const pkv_tensor
 /* ---- Codecs ------------------------------------------------------------------------- */
 
 /* Fits at the zone's present length and encodes the zone anew. queries [m, hq, d], optional: NULL
- * fits to keys alone. What waits for a flush is encoded before. The next fit is due as the zone grows from here;
- * truncating the zone below this length forgets it. A fit at this very length is replaced.
+ * fits to keys alone. What waits for a flush is encoded before. The next fit is due as the zone
+ * grows from here; truncating the zone below this length forgets it. A fit at this very length is
+ * replaced.
  * PKV_FAILED_PRECONDITION: the zone has no records yet, the layer is not sparse, or has an imported
  * codec. */
 PKV_API pkv_status pkv_cache_refit(pkv_cache *cache, pkv_stream *stream, int32_t layer,
