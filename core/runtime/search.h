@@ -1,5 +1,5 @@
-// Where backend libraries are looked for. Absolute folders only, never the current one, and none that
-// every user may write to. Not here: loading them (plugin.h).
+// Where backend libraries are looked for. Absolute folders only, never the current one, and none
+// that every user may write to. Not here: loading them (plugin.h).
 #pragma once
 
 #include <string>

@@ -85,10 +85,10 @@ PKV_API pkv_status pkv_runtime_options_init(pkv_runtime_options *options, size_t
 
 /* Lists the backends: built-in ones, then libraries named pariskv_backend_*.so in
  * options->backend_path, in the folders of the environment variable PKV_BACKEND_PATH, and in the
- * folder pariskv/backends beside this library, in that order. Never the current folder, nor one that
- * every user may write to. Plug-ins are loaded here; one that is refused is listed with its reason
- * and does not make the call fail. A second library of the same file (symbolic links resolved) is
- * skipped; another one with a name already taken is refused. */
+ * folder pariskv/backends beside this library, in that order. Never the current folder, nor one
+ * that all users may write to. Plug-ins are loaded here; one that is refused is listed with its
+ * reason and does not make the call fail. A second library of the same file (symbolic links
+ * resolved) is skipped; another one with a name already taken is refused. */
 PKV_API pkv_status pkv_runtime_create(const pkv_runtime_options *options, pkv_runtime **out);
 PKV_API void pkv_runtime_destroy(pkv_runtime *runtime);
 /* JSON: version, places searched in order, backends with name, version, path, score, usable,
