@@ -270,9 +270,8 @@ class Layer {
                           int64_t count, std::vector<BadToken>* bad) const;
   // Tokens `token` .. of an append's input.
   RowRun input_run(const Input& input, int64_t token, int64_t count) const;
-  void copy_and_look(const RowRun& from, const RowRun& to, int64_t position,
+  void copy_and_look(const RowRun* from, const RowRun& run, int64_t position,
                      std::vector<BadToken>& found) const;
-  void find_bad(const RowRun& run, int64_t position, std::vector<BadToken>& found) const;
 
   // layer_zone.cpp
   absl::StatusOr<Advance> prepare_advance(const Stream& stream, int32_t sequence, int64_t tokens);

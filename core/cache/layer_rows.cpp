@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "core/base/status.h"
@@ -212,20 +213,29 @@ absl::Status Layer::keep_queries(const Stream& stream, int32_t sequence, const T
   return absl::OkStatus();
 }
 
-// Bad tokens of a run that begins at `position`.
-void Layer::find_bad(const RowRun& run, int64_t position, std::vector<BadToken>& found) const {
+// Lists the bad tokens of a run that begins at `position`. With `from`, in memory of the host as
+// the run is, its rows are copied there first, each looked at while the copy has it in a cache,
+// token by token as engines lay them out: else twice the memory traffic, and a launch for a token.
+void Layer::copy_and_look(const RowRun* from, const RowRun& run, int64_t position,
+                          std::vector<BadToken>& found) const {
   const pkv_geometry& g = shape_.geometry;
   for (int64_t token = 0; token < run.tokens; ++token) {
     for (int32_t head = 0; head < g.kv_heads; ++head) {
-      const auto is_bad = [&](const std::byte* rows, int64_t head_stride, int64_t token_stride,
-                              int64_t width) {
-        const int64_t at = (head * head_stride + token * token_stride) * shape_.element_bytes;
-        return rows != nullptr && is_bad_row(shape_.desc.dtype, rows + at, width);
+      const auto row_of = [&](const Rows& rows) {
+        return rows.data +
+               (head * rows.head_stride + token * rows.token_stride) * shape_.element_bytes;
       };
-      if (is_bad(run.keys, run.key_head_stride, run.key_token_stride, g.head_dim) ||
-          is_bad(run.values, run.value_head_stride, run.value_token_stride, g.value_dim)) {
-        found.push_back({position + token, head});
-      }
+      const auto is_bad = [&](Rows (*part)(const RowRun&), int64_t width) {
+        std::byte* row = row_of(part(run));
+        if (from != nullptr) {
+          std::memcpy(row, row_of(part(*from)),
+                      static_cast<std::size_t>(width * shape_.element_bytes));
+        }
+        return is_bad_row(shape_.desc.dtype, row, width);
+      };
+      const bool is_bad_key = is_bad(keys_of, g.head_dim);
+      const bool is_bad_value = run.values != nullptr && is_bad(values_of, g.value_dim);
+      if (is_bad_key || is_bad_value) found.push_back({position + token, head});
     }
   }
 }
@@ -237,12 +247,12 @@ absl::Status Layer::write_rows(const Stream& stream, int32_t sequence, const Inp
   const SequenceState& state = states_[index(sequence)];
   for (int64_t done = 0; done < count;) {
     const RowRun to = run_at(state, state.tokens + done, count - done);
-    if (input.keys != nullptr && bad != nullptr) {
-      copy_and_look(input_run(input, first + done, to.tokens), to, state.tokens + done, *bad);
-    } else if (input.keys != nullptr) {
-      PKV_RETURN_IF_ERROR(copy_run(stream, input_run(input, first + done, to.tokens), to));
-    } else if (bad != nullptr) {
-      find_bad(to, state.tokens + done, *bad);
+    std::optional<RowRun> from;
+    if (input.keys != nullptr) from = input_run(input, first + done, to.tokens);
+    if (bad != nullptr) {
+      copy_and_look(from ? &*from : nullptr, to, state.tokens + done, *bad);
+    } else if (from) {
+      PKV_RETURN_IF_ERROR(copy_run(stream, *from, to));
     }
     done += to.tokens;
   }
@@ -275,33 +285,6 @@ RowRun Layer::input_run(const Input& input, int64_t token, int64_t count) const 
     from.value_head_stride = values.stride(1);
   }
   return from;
-}
-
-// Where rows lie in memory of the host: each is looked at while the copy has it in a cache, token
-// by token as engines lay them out. Twice the memory traffic otherwise, and a launch for one token.
-void Layer::copy_and_look(const RowRun& from, const RowRun& to, int64_t position,
-                          std::vector<BadToken>& found) const {
-  const pkv_geometry& g = shape_.geometry;
-  const int64_t bytes = shape_.element_bytes;
-  const bool has_values = to.values != nullptr;
-  for (int64_t token = 0; token < to.tokens; ++token) {
-    for (int32_t head = 0; head < g.kv_heads; ++head) {
-      const std::byte* key =
-          from.keys + (head * from.key_head_stride + token * from.key_token_stride) * bytes;
-      std::memcpy(to.keys + (head * to.key_head_stride + token * to.key_token_stride) * bytes, key,
-                  static_cast<std::size_t>(g.head_dim * bytes));
-      bool is_bad = is_bad_row(shape_.desc.dtype, key, g.head_dim);
-      if (has_values) {
-        const std::byte* value =
-            from.values + (head * from.value_head_stride + token * from.value_token_stride) * bytes;
-        std::memcpy(
-            to.values + (head * to.value_head_stride + token * to.value_token_stride) * bytes,
-            value, static_cast<std::size_t>(g.value_dim * bytes));
-        is_bad = is_bad_row(shape_.desc.dtype, value, g.value_dim) || is_bad;
-      }
-      if (is_bad) found.push_back({position + token, head});
-    }
-  }
 }
 
 }  // namespace pkv
