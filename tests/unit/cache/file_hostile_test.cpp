@@ -69,14 +69,8 @@ std::vector<uint64_t> values_for(uint64_t was, std::size_t bytes) {
 // Two sequences, one with fits and kept queries.
 struct Setup {
   static Shape small() {
-    Shape shape;
-    shape.kv_heads = 1;
-    shape.query_heads = 1;
-    shape.d = 8;
-    shape.dense_below = 32;
-    shape.fit_positions = 4;
+    Shape shape = small_shape();
     shape.capacity = 400;
-    shape.options = {{"k", "4"}, {"candidates", "0.5"}};
     return shape;
   }
   Setup() : saved(small()), used(small()) {

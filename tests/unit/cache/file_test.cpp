@@ -86,15 +86,8 @@ TEST_CASE("file: one sequence; another shape or too little room is refused by na
 }
 
 TEST_CASE("file: every changed byte and every shorter file is refused, and nothing has changed") {
-  Shape shape;
-  shape.kv_heads = 1;
-  shape.query_heads = 1;
-  shape.d = 8;
-  shape.dense_below = 32;
-  shape.fit_positions = 4;
-  shape.options = {{"k", "4"}, {"candidates", "0.5"}};
   const Path path;
-  World world(shape);
+  World world(small_shape());
   world.append(world.add(), ids_from(0, 70));
   REQUIRE(world.regions(0).is_encoded == 1);
   REQUIRE_OK(pkv_cache_save_sync(world.cache(), world.stream(), -1, path.get(), 0));

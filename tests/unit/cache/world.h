@@ -49,6 +49,18 @@ struct Shape {
   std::vector<float> sink_logits;
 };
 
+// Whose files are small, with fits and kept queries from a few tokens on.
+inline Shape small_shape() {
+  Shape shape;
+  shape.kv_heads = 1;
+  shape.query_heads = 1;
+  shape.d = 8;
+  shape.dense_below = 32;
+  shape.fit_positions = 4;
+  shape.options = {{"k", "4"}, {"candidates", "0.5"}};
+  return shape;
+}
+
 // f32 numbers with a shape, as a tensor.
 class Tensor {
  public:
