@@ -39,15 +39,20 @@ def methods(text):
     return chosen
 
 
-def make_parser(about):
+def parser_of(module, about):
+    """Of `python -m module`; `about` is its docstring."""
     title, _, rest = about.partition("\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.peers",
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
         description=title,
         epilog=rest,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def make_parser(about):
+    parser = parser_of("bench.peers", about)
 
     def add(name, kind, default, about):
         parser.add_argument(name, type=kind, default=default, help=about)

@@ -80,6 +80,10 @@ class Rule:
         defaults = {name: entry[0] for name, entry in self.PARAMS.items()}
         self.p = SimpleNamespace(**{**defaults, **params})
 
+    def prefilled(self, keys):
+        """The regions that the last query of a prefill with these keys sees."""
+        return regions_at(len(keys) - 1, self.geometry.sink, self.geometry.local)
+
     def build(self, keys, values, queries, positions):
         """Prefill: keys [t, d], values [t, dv] that its last query sees, queries [m, G, d] at
         positions [m]; all float32."""

@@ -5,7 +5,7 @@ the trace's first queries stand for the prompt's last ones."""
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, best, regions_at, softmax, subset_weights
+from bench.rules.base import Answer, Rule, best, softmax, subset_weights
 
 
 def causal_weights(query, keys, position, scale):
@@ -43,7 +43,7 @@ class SnapKV(KeptRows):
 
     def build(self, keys, values, queries, positions):
         g = self.geometry
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         votes = np.zeros(len(keys))
         for query, position in list(zip(queries, positions))[-self.p.window :]:
             votes[: position + 1] += causal_weights(query, keys, position, g.scale)
@@ -73,7 +73,7 @@ class H2O(KeptRows):
         self.sums = np.zeros(len(keys))
         for query, position in zip(queries, positions):
             self.sums[: position + 1] += causal_weights(query, keys, position, g.scale)
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         self.rows = np.arange(regions.sink_end, regions.zone_end)
         self.seen = regions.zone_end
         self.evict()

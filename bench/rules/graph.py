@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, regions_at
+from bench.rules.base import Answer, Rule
 
 
 class Graph(Rule):
@@ -30,7 +30,7 @@ class Graph(Rule):
         self.index.hnsw.efConstruction = self.p.construct
         self.index.hnsw.efSearch = max(self.p.ef, g.k)
         self.stats = faiss.cvar.hnsw_stats
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         zone = keys[regions.sink_end : regions.zone_end]
         self.mean = zone.mean(axis=0) if self.p.center and len(zone) else np.float32(0)
         self.grow(keys, regions)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, SettingError, regions_at, softmax
+from bench.rules.base import Answer, Rule, SettingError, softmax
 
 
 def quantise(groups, bits):
@@ -41,7 +41,7 @@ class Kivi(Rule):
         self.values = np.empty((0, geometry.value_dim), np.float32)
 
     def build(self, keys, values, queries, positions):
-        self.grow(keys, values, regions_at(len(keys) - 1, self.geometry.sink, self.geometry.local))
+        self.grow(keys, values, self.prefilled(keys))
 
     def grow(self, keys, values, regions):
         size = self.p.group

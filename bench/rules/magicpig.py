@@ -3,7 +3,7 @@ sampled."""
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, dense_mask, regions_at, softmax
+from bench.rules.base import Answer, Rule, dense_mask, softmax
 
 
 def collision_chance(query, keys):
@@ -43,7 +43,7 @@ class MagicPIG(Rule):
         random = np.random.default_rng(g.seed)
         shape = (g.head_dim, self.p.tables * self.p.bits)
         self.planes = random.standard_normal(shape).astype(np.float32)
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         zone = keys[regions.sink_end : regions.zone_end]
         self.mean = zone.mean(axis=0) if len(zone) else np.zeros(g.head_dim, np.float32)
         self.codes = np.empty((0, self.p.tables), np.uint16)

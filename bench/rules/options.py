@@ -1,21 +1,13 @@
 """The command line of quality.py."""
 
-import argparse
 from pathlib import Path
 
-from bench.compare.options import check_output, number, numbers
+from bench.compare.options import check_output, number, numbers, parser_of
 from bench.rules import registry
 
 
 def make_parser(about):
-    title, _, rest = about.partition("\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.quality",
-        description=title,
-        epilog=rest,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("bench.quality", about)
     parser.add_argument("traces", nargs="*", metavar="TRACE", help=".safetensors (docs/cli.md)")
     names = ", ".join(registry.RULES)
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, SettingError, regions_at
+from bench.rules.base import Answer, Rule, SettingError
 
 
 class PQCache(Rule):
@@ -25,7 +25,7 @@ class PQCache(Rule):
         import faiss
 
         g = self.geometry
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         if regions.zone < 1 << self.p.bits:
             raise SettingError(
                 f"{regions.zone} keys of the prefill for {1 << self.p.bits} centroids"

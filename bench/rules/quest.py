@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, best, pages_for, regions_at
+from bench.rules.base import Answer, Rule, best, pages_for
 
 
 def page_bounds(query, least, most):
@@ -29,7 +29,7 @@ class Quest(Rule):
         self.held = 0  # tokens of the zone in them
 
     def build(self, keys, values, queries, positions):
-        self.grow(keys, regions_at(len(keys) - 1, self.geometry.sink, self.geometry.local))
+        self.grow(keys, self.prefilled(keys))
 
     def grow(self, keys, regions):
         """Pages count from the zone's first token; the last one may still be filling."""

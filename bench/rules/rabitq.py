@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.rules.base import Answer, Rule, SettingError, best, pages_for, regions_at
+from bench.rules.base import Answer, Rule, SettingError, best, pages_for
 
 
 class RaBitQ(Rule):
@@ -22,7 +22,7 @@ class RaBitQ(Rule):
         import faiss
 
         g = self.geometry
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         self.rotation = faiss.RandomRotationMatrix(g.head_dim, g.head_dim)
         self.rotation.init(1 + g.seed)
         self.index = faiss.IndexRaBitQ(g.head_dim, faiss.METRIC_INNER_PRODUCT)

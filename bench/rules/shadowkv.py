@@ -9,7 +9,6 @@ from bench.rules.base import (
     best,
     dense_mask,
     pages_for,
-    regions_at,
     softmax,
 )
 
@@ -56,7 +55,7 @@ class ShadowKV(Rule):
 
     def build(self, keys, values, queries, positions):
         g = self.geometry
-        regions = regions_at(len(keys) - 1, g.sink, g.local)
+        regions = self.prefilled(keys)
         zone = keys[regions.sink_end : regions.zone_end].astype(np.float64)
         plain = self.plain(zone, regions.sink_end)
         _, vectors = np.linalg.eigh(plain.T @ plain)  # right singular vectors, ascending

@@ -1,6 +1,5 @@
 """Small synthetic layers for the tests of bench/rules."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -9,8 +8,11 @@ import pytest
 np = pytest.importorskip("numpy", reason="the rules need numpy: pip install numpy")
 
 ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))
+for folder in (ROOT, ROOT / "tests" / "cli"):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+from cli_files import safetensors_bytes  # noqa: E402
 
 from bench.rules import base  # noqa: E402
 
@@ -53,20 +55,8 @@ class Layer:
 
 
 def safetensors(metadata=None, **arrays):
-    """Bytes of a file; arrays of float16, float32 and int64."""
-    kinds = {"float16": "F16", "float32": "F32", "int64": "I64"}
-    header, body = {"__metadata__": metadata or {}}, b""
-    for name, array in arrays.items():
-        raw = np.ascontiguousarray(array).tobytes()
-        header[name] = {
-            "dtype": kinds[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [len(body), len(body) + len(raw)],
-        }
-        body += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + body
+    """Bytes of a file."""
+    return safetensors_bytes(arrays, metadata)
 
 
 def trace_arrays(n=180, queries=12, heads=2, group=2, d=16, seed=4):
