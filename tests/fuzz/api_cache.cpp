@@ -215,7 +215,7 @@ void Machine::append_tokens(Bytes& bytes) {
   Found found(*slot, n, stride);
   pkv_cache_attention attention{};
   pkv_cache_attention_init(&attention, sizeof attention);
-  attention.flags = bytes.one_in(4) ? PKV_CACHE_EXACT : bytes.one_in(32) ? 8U : 0U;
+  attention.flags = bytes.one_in(4) ? uint32_t{PKV_CACHE_EXACT} : bytes.one_in(32) ? 8U : 0U;
   attention.query = *queries.get();
   attention.output = *out.get();
   attention.lse = bytes.one_in(2) ? nullptr : lse.data();

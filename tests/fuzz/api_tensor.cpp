@@ -5,7 +5,7 @@
 namespace pkv::fuzz {
 namespace {
 
-using Wide = __int128;
+__extension__ typedef __int128 Wide;
 
 int64_t bytes_of(pkv_dtype dtype) {
   switch (dtype) {
