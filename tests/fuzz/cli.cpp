@@ -14,7 +14,9 @@ namespace {
 template <class Value>
 bool is_taken(const absl::StatusOr<Value>& outcome) {
   if (outcome.ok()) return true;
-  require(cli::exit_code(outcome.status()) == cli::kUsage, "a wrong command line is wrong use");
+  // A folder for --output that cannot be written to is the system's refusal.
+  const cli::ExitCode code = cli::exit_code(outcome.status());
+  require(code == cli::kUsage || code == cli::kSystem, "a wrong command line is wrong use");
   require_text({outcome.status().message().data(), outcome.status().message().size()});
   return false;
 }

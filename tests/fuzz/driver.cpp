@@ -167,10 +167,13 @@ int drive(int count, char** words) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
   const Pool pool = pool_of(folders);
   const uint64_t at = *reached;
-  std::fprintf(stderr, "input %llu of seed %llu (%s) ended it; again: %s --seed %llu --only %llu\n",
-               static_cast<unsigned long long>(at), static_cast<unsigned long long>(seed),
-               at < pool.names.size() ? pool.names[at].c_str() : "mutated", words[0],
-               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(at));
+  std::string places;
+  for (const std::string& folder : folders) places += " " + folder;
+  std::fprintf(
+      stderr, "input %llu of seed %llu (%s) ended it; again: %s --seed %llu --only %llu%s\n",
+      static_cast<unsigned long long>(at), static_cast<unsigned long long>(seed),
+      at < pool.names.size() ? pool.names[at].c_str() : "mutated", words[0],
+      static_cast<unsigned long long>(seed), static_cast<unsigned long long>(at), places.c_str());
   return 1;
 }
 
