@@ -5,6 +5,9 @@ needs for them. Appends of captured steps leave encoding to `flush` (docs/cache.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -37,6 +40,19 @@ def inputs_of(cache: Cache, name: str, kwargs: dict[str, Any]) -> dict[str, torc
     return found
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Caches that nobody refers to would be freed, which a stream that is captured forbids."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class CapturedStep:
     """A graph of one forward of one token per row of the cache, and the tensors it reads."""
 
@@ -55,8 +71,9 @@ class CapturedStep:
         self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.cuda.stream(stream):
             cache.store.device.stream()  # wrapped here, not while it is captured
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            output = forward(**given)
+        with _no_collection():
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+                output = forward(**given)
         self._kind = type(output)
         # Not the cache, which holds this object.
         self._tensors = {key: value for key, value in output.items() if torch.is_tensor(value)}
