@@ -26,7 +26,7 @@ import transformers
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-METHODS = {
+METHODS = {  # each also with options: default+k=400
     "full": None,
     "default": {},
     "all": {"k": 65536, "candidates": 1.0},
@@ -98,7 +98,9 @@ class Bench:
             for number, (_, key, value) in captured.brought.items():
                 cache.update(key, value, number)
             return cache
-        cache = pariskv.hf.Cache(self.model, exact_from=1024, **METHODS[method])
+        name, *changes = method.split("+")
+        chosen = {**METHODS[name], **dict(change.split("=") for change in changes)}
+        cache = pariskv.hf.Cache(self.model, exact_from=1024, **chosen)
         for number, (query, key, value) in captured.brought.items():
             sequences = cache._open(key, 1, captured.scale)
             rows = [tensor[0].transpose(0, 1) for tensor in (key, value, query)]
@@ -145,6 +147,8 @@ def perplexities(bench, tokenizer, options, say):
     text = tokens_of(tokenizer, held_text(options.text), options)[0]
     results = []
     for number in range(options.texts):
+        if time.monotonic() > options.ends:
+            break
         length = options.prompt + options.tokens + 1
         ids = text[number * length : (number + 1) * length][None]
         captured = bench.prefill(ids[:, : options.prompt])
@@ -163,7 +167,9 @@ def perplexities(bench, tokenizer, options, say):
 def steps(bench, first, captured, options, say):
     """Greedy tokens, milliseconds per token and bytes of each method's cache."""
     results, reference = [], None
-    for method in options.methods:
+    for method in options.methods if options.greedy > 1 else ():
+        if time.monotonic() > options.ends:
+            break
         say(f"greedy steps: {method}")
         cache = bench.start(method, captured)
         found, seconds = bench.greedy(first, cache, options.greedy)
@@ -184,6 +190,8 @@ def needles(bench, tokenizer, options, say):
     results = []
     filler = tokens_of(tokenizer, held_text(options.text), options)[0]
     for haystack in range(options.haystacks):
+        if time.monotonic() > options.ends:
+            break
         rng = random.Random(haystack)
         names = rng.sample(NAMES, options.needles)
         values = [rng.randrange(10000, 100000) for _ in names]
@@ -243,10 +251,12 @@ def main(argv=None):
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--block", type=int, default=16, help="tokens of a teacher-forced forward")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its choice")
+    parser.add_argument("--seconds", type=float, default=1e9, help="nothing is begun after that")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
+    options.ends = time.monotonic() + options.seconds
     options.methods = options.methods.split(",")
-    unknown = set(options.methods) - set(METHODS)
+    unknown = {method.partition("+")[0] for method in options.methods} - set(METHODS)
     if unknown:
         parser.error(f"--methods: {', '.join(unknown)}; choose from {', '.join(METHODS)}")
     if options.threads:

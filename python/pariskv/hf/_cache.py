@@ -238,6 +238,7 @@ class Cache(_TransformersCache):
 
     def crop(self, tokens: int) -> None:
         """Takes back the last -tokens tokens, or all behind the first `tokens`."""
+        tokens = int(tokens)  # drafts are counted in a tensor
         seen = self.get_seq_length()
         if tokens == 0 and int(transformers.__version__.split(".")[0]) >= 5:
             return
