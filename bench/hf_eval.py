@@ -15,6 +15,7 @@ import json
 import math
 import platform
 import random
+import signal
 import statistics
 import sys
 import time
@@ -145,53 +146,42 @@ class Bench:
 
 def perplexities(bench, tokenizer, options, say):
     text = tokens_of(tokenizer, held_text(options.text), options)[0]
-    results = []
     for number in range(options.texts):
-        if time.monotonic() > options.ends:
-            break
         length = options.prompt + options.tokens + 1
         ids = text[number * length : (number + 1) * length][None]
         captured = bench.prefill(ids[:, : options.prompt])
         for method in options.methods:
             say(f"perplexity of text {number}: {method}")
             loss = bench.loss(ids, bench.start(method, captured), options.tokens)
-            results.append({"measure": "perplexity", "text": number, "method": method,
-                            "value": math.exp(loss), "loss": loss})  # fmt: skip
+            yield {"measure": "perplexity", "text": number, "method": method,
+                   "value": math.exp(loss), "loss": loss}  # fmt: skip
         if number == 0:
-            results += steps(
-                bench, ids[:, options.prompt : options.prompt + 1], captured, options, say
-            )
-    return results
+            first = ids[:, options.prompt : options.prompt + 1]
+            yield from steps(bench, first, captured, options, say)
 
 
 def steps(bench, first, captured, options, say):
     """Greedy tokens, milliseconds per token and bytes of each method's cache."""
-    results, reference = [], None
+    reference = None
     for method in options.methods if options.greedy > 1 else ():
-        if time.monotonic() > options.ends:
-            break
         say(f"greedy steps: {method}")
         cache = bench.start(method, captured)
         found, seconds = bench.greedy(first, cache, options.greedy)
         reference = found if method == "full" else reference
-        results.append({
+        yield {
             "measure": "greedy", "method": method, "tokens": len(found),
             "equal_to_full": sum(a == b for a, b in zip(found, reference or [])),
             "first_difference": next(
                 (i for i, (a, b) in enumerate(zip(found, reference or [])) if a != b), None),
             "median_ms": statistics.median(seconds) * 1e3, "min_ms": min(seconds) * 1e3,
             "cache_bytes": bench.bytes_of(cache),
-        })  # fmt: skip
-    return results
+        }  # fmt: skip
 
 
 def needles(bench, tokenizer, options, say):
     """Facts in a haystack, each asked for after one prefill; question and answer are steps."""
-    results = []
     filler = tokens_of(tokenizer, held_text(options.text), options)[0]
     for haystack in range(options.haystacks):
-        if time.monotonic() > options.ends:
-            break
         rng = random.Random(haystack)
         names = rng.sample(NAMES, options.needles)
         values = [rng.randrange(10000, 100000) for _ in names]
@@ -213,10 +203,9 @@ def needles(bench, tokenizer, options, say):
                 asked = tokens_of(tokenizer, "\n\n" + asked, options)
                 wanted = tokens_of(tokenizer, f" {value}", options)
                 right.append(bench.says(asked, wanted, cache))
-            results.append({"measure": "needles", "fact": options.fact, "haystack": haystack,
-                            "method": method, "right": sum(right), "of": len(names),
-                            "found": "".join("01"[found] for found in right)})  # fmt: skip
-    return results
+            yield {"measure": "needles", "fact": options.fact, "haystack": haystack,
+                   "method": method, "right": sum(right), "of": len(names),
+                   "found": "".join("01"[found] for found in right)}  # fmt: skip
 
 
 def tokens_of(tokenizer, text, options):
@@ -251,7 +240,7 @@ def main(argv=None):
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--block", type=int, default=16, help="tokens of a teacher-forced forward")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its choice")
-    parser.add_argument("--seconds", type=float, default=1e9, help="nothing is begun after that")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no further row after that")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     options.ends = time.monotonic() + options.seconds
@@ -267,8 +256,15 @@ def main(argv=None):
     bar = tqdm(disable=not sys.stderr.isatty(), bar_format="{desc} [{elapsed}]")
     measures = {"perplexity": perplexities, "needles": needles}
     results = []
-    for name in options.measures.split(","):
-        results += measures[name](bench, tokenizer, options, bar.set_description)
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        for name in options.measures.split(","):
+            for row in measures[name](bench, tokenizer, options, bar.set_description):
+                results.append(row)
+                if time.monotonic() > options.ends:
+                    break
+    except SystemExit:  # ended from outside: what has been measured counts
+        pass
     bar.close()
     answer = {
         "command": "python -m bench.hf_eval " + " ".join(sys.argv[1:] if argv is None else argv),
