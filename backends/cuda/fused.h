@@ -39,9 +39,10 @@ struct Mailbox {
   static constexpr int kPartial = kTail + kStatWords;
 };
 
-// Pieces of a block's dynamic shared memory behind FusedShared, in bytes from there: first fetched
-// rows. Until the list is written, keys lie over everything in front of it.
+// Pieces of a block's dynamic shared memory behind FusedShared, in bytes from there: first slots of
+// dense tokens and fetched rows. Until the list is written, keys lie over what is in front of it.
 struct Arena {
+  int32_t keys;          // [keys of the block] of 16 bits; behind the slots where there is room
   int32_t join;          // floats [kFusedWarps, 4, d] that warps join
   int32_t estimates;     // [capacity, G] floats
   int32_t scores;        // [capacity] floats
@@ -51,9 +52,10 @@ struct Arena {
   int32_t hits;          // HitRoom
   int32_t bytes;
   int32_t capacity;   // entries of a block's list; more go to memory
-  int32_t row_slots;  // fetched rows at a time
+  int32_t row_slots;  // tokens at a time
   int32_t row_bytes;  // of a slot: K, then V
   int32_t keys_fit;   // 1: keys lie in shared memory
+  int32_t is_early;   // 1: slots are free from the beginning, so dense tokens need not wait
 };
 
 // Where a block's list goes if the arena is too short, and keys that do not fit.
@@ -102,6 +104,7 @@ struct FusedArgs {
   TokenRun runs[PKV_MAX_PARTS];
   VectorSource row_keys;
   VectorSource row_values;
+  pkv_dtype dtype;  // of all K and V
   int32_t key_bytes;
   int32_t value_bytes;
   TensorView output;

@@ -69,6 +69,26 @@ Mailbox mailbox_of(const pkv_step_args& a, const Grid& grid, Scratch& scratch) {
   return box;
 }
 
+// Of K and V; 0: there are none.
+pkv_dtype dtype_of(const pkv_step_args& a) {
+  if (!has_attention(a)) return 0;
+  if (a.attend.k > 0) return a.fetch.source_keys.dtype;
+  return a.attend.part_count > 0 ? a.attend.parts[0].keys.dtype : 0;
+}
+
+// K and V of one token; before launch types may not be known, and count as f32.
+struct TokenBytes {
+  int64_t keys;
+  int64_t values;
+};
+TokenBytes token_bytes(const pkv_step_args& a) {
+  const pkv_geometry& geometry = *a.vote.codec.geometry;
+  const bool has_rows = a.attend.k > 0 || a.attend.part_count == 0;
+  const pkv_tensor& source = has_rows ? a.fetch.source_keys : a.attend.parts[0].keys;
+  const int64_t each = source.ndim == 0 ? 4 : dtype_bytes(source.dtype);
+  return {each * geometry.head_dim, each * geometry.value_dim};
+}
+
 // Room in bytes; shared memory as a whole less FusedShared.
 Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
   const pkv_geometry& geometry = *a.vote.codec.geometry;
@@ -89,32 +109,33 @@ Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
   const int64_t behind = end;
   end = 0;
   if (has_attention(a)) {
-    // A plan does not know the element types yet.
-    const auto bytes = [](const pkv_tensor& source) {
-      return source.ndim == 0 ? int64_t{4} : dtype_bytes(source.dtype);
-    };
-    arena.row_bytes = static_cast<int32_t>(bytes(a.fetch.source_keys) * geometry.head_dim +
-                                           bytes(a.fetch.source_values) * geometry.value_dim);
-    if (a.attend.k > 0) {
-      const int64_t most = kRowSlotBytes / arena.row_bytes;
-      arena.row_slots = static_cast<int32_t>(most < hits ? most : hits);
-    }
+    const TokenBytes bytes = token_bytes(a);
+    arena.row_bytes = static_cast<int32_t>(bytes.keys + bytes.values);
+    const int64_t most = kRowSlotBytes / arena.row_bytes;
+    arena.row_slots = static_cast<int32_t>(most < hits ? most : hits);
     take(int64_t{arena.row_slots} * arena.row_bytes);
-    arena.join = take(int64_t{4} * kFusedWarps * 4 * geometry.head_dim);
   }
+  const int64_t slots_end = end;
+  if (has_attention(a)) arena.join = take(int64_t{4} * kFusedWarps * 4 * geometry.head_dim);
   const int64_t length = gpu::round_up(a.vote.batch.max_length, grid.team) / grid.team;
   const int64_t key_bytes = 2 * gpu::round_up(length, kUnitKeys);
   const int64_t slack = 4 * 128;
-  int64_t capacity = (room - behind - slack - end) / (8 + 4 * group);
-  const int64_t beside_keys = (room - behind - slack - key_bytes) / 4;
-  arena.keys_fit = beside_keys >= kLeastEntries ? 1 : 0;
-  if (arena.keys_fit != 0 && beside_keys < capacity) capacity = beside_keys;
   const int64_t most = a.select.candidates_stride + kMaxTies;
+  int64_t capacity = (room - behind - slack - end) / (8 + 4 * group);
   capacity = capacity < most ? capacity : most;
+  // Entries beside keys that begin at `first`.
+  const auto beside = [&](int64_t first) {
+    return (room - behind - slack - first - key_bytes) / 4;
+  };
+  arena.keys_fit = beside(0) >= kLeastEntries ? 1 : 0;
+  arena.is_early = arena.keys_fit == 0 || beside(slots_end) >= capacity ? 1 : 0;
+  if (arena.is_early != 0) arena.keys = static_cast<int32_t>(slots_end);
+  if (arena.keys_fit != 0 && beside(arena.keys) < capacity) capacity = beside(arena.keys);
   arena.capacity = static_cast<int32_t>(capacity);
   arena.estimates = take(4 * capacity * group);
   arena.scores = take(4 * capacity);
-  if (arena.keys_fit != 0 && end < key_bytes) end = gpu::round_up(key_bytes, 128);
+  const int64_t keys_end = gpu::round_up(arena.keys + key_bytes, 128);
+  if (arena.keys_fit != 0 && end < keys_end) end = keys_end;
   arena.list = take(4 * capacity);
   arena.samples = take(4 * samples * group);
   arena.sample_state = take(4 * samples);
@@ -187,10 +208,11 @@ FusedArgs args_of(const pkv_step_args& a, const Grid& grid) {
   if (a.attend.k > 0) {
     f.row_keys = source_of(a.fetch.source_keys, a.fetch.key_pages);
     f.row_values = source_of(a.fetch.source_values, a.fetch.value_pages);
-    f.key_bytes = static_cast<int32_t>(dtype_bytes(a.fetch.source_keys.dtype) * geometry.head_dim);
-    f.value_bytes =
-        static_cast<int32_t>(dtype_bytes(a.fetch.source_values.dtype) * geometry.value_dim);
   }
+  const TokenBytes bytes = token_bytes(a);
+  f.key_bytes = static_cast<int32_t>(bytes.keys);
+  f.value_bytes = static_cast<int32_t>(bytes.values);
+  f.dtype = dtype_of(a);
   f.output = view_of(a.attend.output);
   f.lse = a.attend.lse;
   f.sink_logits = a.attend.sink_logits;
@@ -233,12 +255,6 @@ long long* marks() {
 }
 #endif
 
-bool is_wide(const pkv_step_args& a) {
-  if (!has_attention(a)) return false;
-  if (a.attend.k > 0) return a.fetch.source_keys.dtype == PKV_DTYPE_F32;
-  return a.attend.part_count > 0 && a.attend.parts[0].keys.dtype == PKV_DTYPE_F32;
-}
-
 template <class F>
 auto with_dim(int32_t head_dim, const F& f) {
   switch (head_dim) {
@@ -272,7 +288,7 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
   if (rows_of(a) == 0) return "there are no rows";
   const Grid grid = grid_of(a, ordinal);
   if (rows_of(a) > grid.teams * kMostRounds) return "too many rows";
-  if (a.vote.batch.max_length / grid.team >= int64_t{1} << 29) return "rows are too long";
+  if (a.vote.batch.max_length / grid.team >= int64_t{1} << 27) return "rows are too long";
   const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   const int32_t capacity = arena_of(a, grid, room - shared_bytes(d)).capacity;
   if (capacity < kLeastEntries && capacity < a.select.candidates_stride + kMaxTies) {
@@ -287,20 +303,13 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
 const char* why_not_fused_types(const pkv_step_args& a) {
   if (!has_attention(a)) return nullptr;
   if (a.row_cache.data != nullptr) return "a row cache is kept by the stages";
+  const pkv_dtype dtype = dtype_of(a);
+  bool is_one = a.attend.k == 0 || a.fetch.source_values.dtype == dtype;
   for (int32_t p = 0; p < a.attend.part_count; ++p) {
-    if ((a.attend.parts[p].keys.dtype == PKV_DTYPE_F32) != is_wide(a)) {
-      return "all K and V must be f32, or of 16 bits";
-    }
+    is_one = is_one && a.attend.parts[p].keys.dtype == dtype;
+    is_one = is_one && a.attend.parts[p].values.dtype == dtype;
   }
-  for (int32_t p = 0; p < a.attend.part_count; ++p) {
-    if (a.attend.parts[p].keys.dtype != a.attend.parts[p].values.dtype) {
-      return "K and V must have one element type";
-    }
-  }
-  if (a.attend.k > 0 && a.fetch.source_keys.dtype != a.fetch.source_values.dtype) {
-    return "K and V must have one element type";
-  }
-  return nullptr;
+  return is_one ? nullptr : "all K and V must have one element type";
 }
 
 int64_t fused_scratch_bytes(const pkv_step_args& args, int ordinal) {
@@ -328,7 +337,7 @@ gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch, g
   shape.is_cooperative = true;
   return with_dim(d, [&](auto dim) {
     constexpr int kDim = dim();
-    if (is_wide(args)) {
+    if (f.dtype == PKV_DTYPE_F32) {
       return f.group <= 4 ? launch_fused_shaped<kDim, 1, true>(f, shape, stream)
                           : launch_fused_shaped<kDim, 2, true>(f, shape, stream);
     }

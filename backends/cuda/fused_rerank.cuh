@@ -21,24 +21,19 @@ inline constexpr uint32_t kGone = kTieFlag | kPlaceMask;  // a tie that did not 
 // Of a sample: whether it is a candidate, or as a tie may become one.
 inline constexpr uint32_t kSampleTaken = kHitFlag;
 
-PKV_APART inline LogSum sum_lanes(LogSum sum) { return sum_of_lanes<32>(sum); }
+// Of all lanes, for each of them.
+PKV_DEVICE LogSum sum_lanes(const LogSum& mine) {
+  using Group = LaneGroup<32>;
+  const float most = Group::max(mine.max);
+  return {most, Group::sum(mine.sum == 0.0F ? 0.0F : mine.sum * fexp(mine.max - most))};
+}
 
-struct Entries {
-  uint32_t* list;
-  float* estimates;  // [count, G]
-  float* scores;
-  uint32_t* samples;        // places and flags
-  float* sample_estimates;  // [sample_count, G]
-  int32_t count;
-  int32_t sample_count;
-  int64_t first_sample;  // number among the row's
-};
-
-// The list of entries and samples, then the ties to the team. All threads; keys are free behind it.
+// The list of entries and samples, into shared.entries, then the ties to the team. All threads; keys
+// are free behind it.
 template <int kDim>
-PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Team& team,
-                                const Selection& selection, const uint16_t* keys,
-                                unsigned char* arena, FusedShared<kDim>& shared) {
+PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team& team,
+                             const Selection& selection, const uint16_t* keys,
+                             unsigned char* arena, FusedShared<kDim>& shared) {
   const auto kind = [&selection](uint32_t key) {
     return key < selection.key ? 0 : (key < selection.sure ? 2 : 1);
   };
@@ -62,19 +57,19 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
     e.list[entry] = static_cast<uint32_t>(i) | (tie >= 0 ? kTieFlag : 0U);
     if (tie >= 0) shared.tie_entry[tie] = entry;
   });
-  if (a.tail_samples > 0) {
-    const format::Samples samples = format::samples(a.codec.geometry, at.n, a.tail_samples);
-    e.first_sample = at.first_sample;
-    e.sample_count = at.sample_count;
+  e.first_sample = at.first_sample;
+  e.sample_count = at.sample_count;
 #pragma unroll 1
-    for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
-      const auto i = static_cast<uint32_t>(samples.position(e.first_sample + s) - at.begin);
-      const int what = kind(keys[i]);
-      e.samples[s] = i | (what == 1 ? kSampleTaken : (what == 2 ? kTieFlag : 0U));
-    }
+  for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
+    const auto i =
+        static_cast<uint32_t>(sample_position(at.samples, e.first_sample + s) - at.begin);
+    const int what = kind(keys[i]);
+    e.samples[s] = i | (what == 1 ? kSampleTaken : (what == 2 ? kTieFlag : 0U));
   }
   const auto own_ties = static_cast<int32_t>(total >> 32);
   if (thread_index() == 0) {
+    shared.selection = selection;
+    shared.entries = e;
     shared.own_ties = own_ties;
     shared.own_chosen = 0;
     shared.dropped_count = 0;
@@ -86,7 +81,6 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
     const uint32_t order = order_key(vote_of_key(a, at, at.begin + place, shared));
     post(team.ties + selection.tie_base + t, team.tag(), uint64_t{order});
   }
-  return e;
 }
 
 PKV_DEVICE void multiply_bytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -178,7 +172,6 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
                                  FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   using Chunks = KeyChunks<kDim>;
-  constexpr int kAtOnce = kDim <= 128 ? 2 : 1;
   constexpr int kRows = 16;
   const int g = Group::rank() / 4;
   const int t = Group::rank() % 4;
@@ -188,58 +181,63 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) sums[i] = LogSum::nothing();
   const int32_t total = e.count + e.sample_count;
+  constexpr int kStep = kRows * kFusedWarps;
+  Chunks next[2];
+  uint32_t next_words[2];
+  const auto load_next = [&](int32_t first) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t i = first + g + 8 * r;
+      const bool is_there = i < total;
+      next_words[r] = 0;
+      if (is_there) next_words[r] = i < e.count ? e.list[i] : e.samples[i - e.count];
+      next[r].load(a, at, at.begin + (next_words[r] & kPlaceMask), is_there);
+    }
+  };
+  int32_t row = kRows * Group::index();
+  if (row < total) load_next(row);
+  // The next keys' loads are under way while these are multiplied.
 #pragma unroll 1
-  for (int32_t first = kRows * Group::index(); first < total;
-       first += kRows * kFusedWarps * kAtOnce) {
-    Chunks chunks[kAtOnce][2];
-    uint32_t words[kAtOnce][2];
+  for (; row < total; row += kStep) {
+    Chunks chunks[2];
+    uint32_t words[2];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int r = 0; r < 2; ++r) {
+      chunks[r] = next[r];
+      words[r] = next_words[r];
+    }
+    if (row + kStep < total) load_next(row + kStep);
+    uint32_t y[2][8 * Chunks::kRounds];
+    float w[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int32_t i = first + u * kRows * kFusedWarps + g + 8 * r;
-        const bool is_there = i < total;
-        words[u][r] = 0;
-        if (is_there) words[u][r] = i < e.count ? e.list[i] : e.samples[i - e.count];
-        chunks[u][r].load(a, at, at.begin + (words[u][r] & kPlaceMask), is_there);
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int round = 0; round < Chunks::kRounds; ++round) {
+        decode_scalar<PKV_CODEC_SCALAR4>(chunks[r].codes[round].word, chunks[r].signs[round],
+                                         y[r] + 8 * round);
+        if (t + 4 * round < Chunks::kChunks) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) y[r][8 * round + i] = 0;
       }
+      const uint32_t factor = Group::shuffle(chunks[r].codes[0].word[3], Group::rank() & ~3);
+      w[r] = format::bf16_to_float(static_cast<uint16_t>(factor));
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int32_t row = first + u * kRows * kFusedWarps;
-      if (row >= total) break;
-      uint32_t y[2][8 * Chunks::kRounds];
-      float w[2];
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const HeadTile<kDim>& heads = tile == 0 ? tile0 : tile1;
+      float est[2];
+      heads.estimate(y, w, est);
+      if (!heads.is_there) continue;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int round = 0; round < Chunks::kRounds; ++round) {
-          decode_scalar<PKV_CODEC_SCALAR4>(chunks[u][r].codes[round].word,
-                                           chunks[u][r].signs[round], y[r] + 8 * round);
-          if (t + 4 * round < Chunks::kChunks) continue;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) y[r][8 * round + i] = 0;
-        }
-        const uint32_t factor = Group::shuffle(chunks[u][r].codes[0].word[3], Group::rank() & ~3);
-        w[r] = format::bf16_to_float(static_cast<uint16_t>(factor));
-      }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const HeadTile<kDim>& heads = tile == 0 ? tile0 : tile1;
-        float est[2];
-        heads.estimate(y, w, est);
-        if (!heads.is_there) continue;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int32_t i = row + g + 8 * r;
-          if (i < e.count) {
-            e.estimates[int64_t{i} * a.group + 4 * tile + t] = est[r];
-            if ((words[u][r] & kTieFlag) == 0) sums[tile].add(a.logit(est[r]));
-          } else if (i < total) {
-            // A bad key's factors are NaN.
-            e.sample_estimates[(i - e.count) * a.group + 4 * tile + t] =
-                w[r] != w[r] ? quiet_nan() : est[r];
-          }
+        const int32_t i = row + g + 8 * r;
+        if (i < e.count) {
+          e.estimates[i * a.group + 4 * tile + t] = est[r];
+          if ((words[r] & kTieFlag) == 0) sums[tile].add(a.logit(est[r]));
+        } else if (i < total) {
+          // A bad key's factors are NaN.
+          e.sample_estimates[(i - e.count) * a.group + 4 * tile + t] =
+              w[r] != w[r] ? quiet_nan() : est[r];
         }
       }
     }
@@ -259,7 +257,7 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
 
 // Which of the block's ties come in. All threads.
 template <int kDim>
-PKV_DEVICE void settle_ties(const BlockRow& /*at*/, const Team& team, const Selection& selection,
+PKV_DEVICE void settle_ties(const Team& team, const Selection& selection,
                             const Entries& e, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   if (selection.ties == 0) return;
@@ -374,10 +372,11 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
     }
   }
 #pragma unroll 1
-  for (int32_t i = thread_index(); i < team.size * words; i += kFusedThreads) {
-    const int32_t c = i / words;
-    const int32_t word = i - c * words;
-    shared.stats[c][word] = await_float(team.of(c, Mailbox::kStats + word), tag);
+  for (int c = warp; c < team.size; c += kFusedWarps) {
+#pragma unroll 1
+    for (int word = Group::rank(); word < words; word += 32) {
+      shared.stats[c][word] = await_float(team.of(c, Mailbox::kStats + word), tag);
+    }
   }
   sync_block();
   const bool is_there = Group::rank() < team.size;
@@ -394,16 +393,12 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
     LogSum sum = is_there ? LogSum{mine[4 * g + 2], mine[4 * g + 3]} : LogSum::nothing();
     const float seen = Group::sum(is_there ? mine[4 * G + 1] : 0.0F);
     const float value = sum_lanes(sum).value();
+    const float before = Group::sum(Group::rank() < team.rank ? mine[4 * G] : 0.0F);
     if (Group::rank() == 0) {
       const auto R = static_cast<float>(at.n - selection.count);
       shared.rest[g] = value == minus_infinity() ? value : value + std::log(R / seen);
+      shared.slot_base = static_cast<int32_t>(selection.slot_base) + static_cast<int32_t>(before);
     }
-  }
-  int32_t before = 0;
-#pragma unroll 1
-  for (int c = 0; c < team.rank; ++c) before += static_cast<int32_t>(shared.stats[c][4 * G]);
-  if (thread_index() == 0) {
-    shared.slot_base = static_cast<int32_t>(selection.slot_base) + before;
   }
   sync_block();
 }

@@ -12,16 +12,6 @@
 
 namespace pkv::cuda {
 
-struct Selection {
-  uint32_t key;          // keys from here on are entries of the list
-  uint32_t sure;         // keys from here on come in; those below are ties
-  uint32_t ties;         // of the row
-  uint32_t ties_wanted;  // that come in
-  uint32_t tie_base;     // those of blocks before this one
-  uint32_t slot_base;    // candidates of blocks before this one, ties apart
-  int32_t count;         // candidates of the row
-};
-
 // Keys of the block in runs of each warp, in order. kind(key): 0 left out, 1 an entry, 2 a tie.
 class OrderedKeys {
  public:
@@ -109,19 +99,16 @@ class OrderedKeys {
 // A digit of 8 bits, from the top: adds to what the digits before have found.
 struct DigitSum {
   uint32_t prefix = 0;
-  int64_t wanted = 0;
+  uint32_t wanted = 0;
   uint32_t before = 0;       // in all blocks, above the prefix
   uint32_t team_before = 0;  // in blocks before
-  Cut cut = {};
 
   // `count_digits` adds to shared.histogram[255 - digit]. False: there are fewer than wanted.
   template <class Count>
-  PKV_DEVICE bool next(Team& team, FusedScan& shared, const Count& count_digits) {
-    sync_block();  // the histogram is empty
+  PKV_DEVICE bool next(const Team& team, FusedScan& shared, const Count& count_digits) {
     count_digits();
-    bool overflows = false;
-    cut = exchange_histogram<1>(team, shared, wanted, &overflows);
-    if (cut.bin < 0) return false;
+    if (exchange_histogram<1>(team, shared, wanted) <= 0) return false;
+    const Cut& cut = shared.cut;
     prefix = prefix << 8 | static_cast<uint32_t>(255 - cut.bin);
     wanted -= cut.before;
     before += cut.before;
@@ -133,8 +120,9 @@ struct DigitSum {
 // Many equal keys at the cut: exact votes, then positions decide; keys that come in are raised
 // above the cut's, others become 0.
 template <int kDim>
-PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& team, uint16_t* keys,
-                                uint32_t cut_key, FusedShared<kDim>& shared, Selection& selection) {
+PKV_APART Selection settle_many_ties(const FusedArgs& a, const BlockRow& at, const Team team,
+                                     uint16_t* keys, uint32_t cut_key, FusedShared<kDim>& shared,
+                                     Selection selection) {
   const auto each_tie = [&](const auto& f) {
 #pragma unroll 1
     for (int32_t i = thread_index(); i < at.length; i += kFusedThreads) {
@@ -152,9 +140,9 @@ PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& te
       });
     });
   }
-  const int64_t equal_before = digits.cut.team_here;
-  int64_t quota = digits.wanted - equal_before;
-  quota = quota < 0 ? 0 : quota;
+  const auto equal_before = static_cast<int32_t>(shared.scan.cut.team_here);
+  const auto equal_wanted = static_cast<int32_t>(digits.wanted);
+  const int32_t quota = equal_wanted > equal_before ? equal_wanted - equal_before : 0;
   each_tie([&](int32_t i, uint32_t order) {
     if (order != digits.prefix) keys[i] = order > digits.prefix ? cut_key + 1 : 0;
   });
@@ -167,13 +155,39 @@ PKV_APART void settle_many_ties(const FusedArgs& a, const BlockRow& at, Team& te
   sync_block();
   selection.slot_base +=
       digits.team_before +
-      static_cast<uint32_t>(equal_before < digits.wanted ? equal_before : digits.wanted);
+      static_cast<uint32_t>(equal_before < equal_wanted ? equal_before : equal_wanted);
   selection.key = selection.sure = cut_key + 1;
   selection.ties = selection.tie_base = 0;
+  return selection;
+}
+
+// What comes in where the cut lies in keys equal to `cut_key`, of which digits.wanted do.
+template <int kDim>
+PKV_DEVICE Selection cut_selection(const FusedArgs& a, const BlockRow& at, const Team& team,
+                                   uint16_t* keys, uint32_t cut_key, const DigitSum& digits,
+                                   FusedShared<kDim>& shared) {
+  const Cut& cut = shared.scan.cut;
+  Selection result = {};
+  result.key = cut_key;
+  result.count = static_cast<int32_t>(digits.before + digits.wanted);
+  result.slot_base = digits.team_before;
+  if (digits.wanted == cut.here) {
+    result.sure = cut_key;
+    result.slot_base += cut.team_here;
+    return result;
+  }
+  result.sure = cut_key + 1;
+  result.ties = cut.here;
+  result.ties_wanted = digits.wanted;
+  result.tie_base = cut.team_here;
+  if (result.ties > kMaxTies) {
+    return settle_many_ties(a, at, team, keys, cut_key, shared, result);
+  }
+  return result;
 }
 
 // The key at the cut by two histograms over all keys. False: all keys come in.
-PKV_APART inline bool find_cut_key(const BlockRow& at, Team& team, const uint16_t* keys,
+PKV_APART inline bool find_cut_key(const BlockRow& at, const Team team, const uint16_t* keys,
                                    FusedScan& scan, DigitSum& digits) {
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
@@ -190,59 +204,50 @@ PKV_APART inline bool find_cut_key(const BlockRow& at, Team& team, const uint16_
   return true;
 }
 
+// Without a window, or where it missed. All threads; keys are written.
+template <int kDim>
+PKV_APART Selection select_widely(const FusedArgs& a, const BlockRow& at, const Team team,
+                                  uint16_t* keys, FusedShared<kDim>& shared) {
+  DigitSum digits;
+  digits.wanted = static_cast<uint32_t>(at.wanted);
+  Selection result = {};
+  if (!find_cut_key(at, team, keys, shared.scan, digits)) {
+    result.key = result.sure = 1;
+    result.slot_base = shared.scan.team_total;
+    result.count = static_cast<int32_t>(shared.scan.total);
+    return result;
+  }
+  return cut_selection(a, at, team, keys, digits.prefix, digits, shared);
+}
+
 // All threads, after the scan.
 template <int kDim>
-PKV_DEVICE Selection select_keys(const FusedArgs& a, const BlockRow& at, Team& team, uint16_t* keys,
-                                 FusedShared<kDim>& shared) {
-  FusedScan& scan = shared.scan;
-  const KeyScale scale = shared.scale;
-  DigitSum digits;
-  digits.wanted = format::candidate_count(a.rule, at.n);
-  uint32_t cut_key = 0;
-  bool is_found = false;
-  if (scale.window != 0) {
-    bool overflows = false;
-    const Cut cut = exchange_histogram<4>(team, scan, digits.wanted, &overflows);
+PKV_DEVICE Selection select_keys(const FusedArgs& a, const BlockRow& at, const Team& team,
+                                 uint16_t* keys, FusedShared<kDim>& shared) {
+  const auto wanted = static_cast<uint32_t>(at.wanted);
+  Selection none = {};
+  none.key = none.sure = kMostKey + 1;
+  if (wanted == 0) {
+    sync_block();  // keys are written
+    return none;
+  }
+  const int32_t window = shared.scale.window;
+  if (window != 0) {
+    const int found = exchange_histogram<4>(team, shared.scan, wanted);
+    const Cut& cut = shared.scan.cut;
     // Bin 0 has all that lies above the window.
-    if (cut.bin > 0 && !overflows) {
-      is_found = true;
-      cut_key = static_cast<uint32_t>(scale.window + kWindowBins - 1 - cut.bin);
-      digits.cut = cut;
-      digits.wanted -= cut.before;
+    if (found > 0 && cut.bin > 0) {
+      DigitSum digits;
+      digits.wanted = wanted - cut.before;
       digits.before = cut.before;
       digits.team_before = cut.team_before;
+      const auto key = static_cast<uint32_t>(window + kWindowBins - 1 - cut.bin);
+      return cut_selection(a, at, team, keys, key, digits, shared);
     }
   } else {
     sync_block();  // keys are written
   }
-  Selection result = {};
-  if (digits.wanted + digits.before == 0) {
-    result.key = result.sure = kMostKey + 1;  // none
-    return result;
-  }
-  if (!is_found) {
-    if (!find_cut_key(at, team, keys, scan, digits)) {
-      result.key = result.sure = 1;
-      result.slot_base = digits.cut.team_total;
-      result.count = static_cast<int32_t>(digits.cut.total);
-      return result;
-    }
-    cut_key = digits.prefix;
-  }
-  result.key = cut_key;
-  result.count = static_cast<int32_t>(digits.before + digits.wanted);
-  result.slot_base = digits.team_before;
-  if (digits.wanted == digits.cut.here) {
-    result.sure = cut_key;
-    result.slot_base += digits.cut.team_here;
-    return result;
-  }
-  result.sure = cut_key + 1;
-  result.ties = digits.cut.here;
-  result.ties_wanted = static_cast<uint32_t>(digits.wanted);
-  result.tie_base = digits.cut.team_here;
-  if (result.ties > kMaxTies) settle_many_ties(a, at, team, keys, cut_key, shared, result);
-  return result;
+  return select_widely(a, at, team, keys, shared);
 }
 
 }  // namespace pkv::cuda

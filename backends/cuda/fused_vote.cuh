@@ -180,21 +180,19 @@ PKV_DEVICE uint32_t scaled_key(const KeyScale& scale, float vote) {
   return static_cast<uint32_t>(key < 1 ? 1 : (key > kMostKey ? kMostKey : key));
 }
 
-// The scale from the moments of the sampled votes, by every thread alike.
+// The scale from the moments of the sampled votes: every warp of every block comes to the same.
 template <int kDim>
 PKV_DEVICE KeyScale key_scale(const FusedShared<kDim>& shared) {
-  float sum = 0.0F;
-  float squares = 0.0F;
-  float count = 0.0F;
+  using Group = LaneGroup<32>;
+  float moments[3];
 #pragma unroll
-  for (int warp = 0; warp < kFusedWarps; ++warp) {
-    sum += shared.moments[warp][0];
-    squares += shared.moments[warp][1];
-    count += shared.moments[warp][2];
+  for (int i = 0; i < 3; ++i) {
+    moments[i] = Group::sum(Group::rank() < kFusedWarps ? shared.moments[Group::rank()][i] : 0.0F);
   }
-  const float mean = sum / count;
-  const float variance = squares / count - mean * mean;
-  const float begin = fmadd(shared.window_deviations, std::sqrt(variance), mean);
+  const float part = __frcp_rn(moments[2]);
+  const float mean = moments[0] * part;
+  const float variance = moments[1] * part - mean * mean;
+  const float begin = fmadd(shared.window_deviations, variance * rsqrtf(variance), mean);
   // 512 keys to a doubling around the window; what lies far below becomes one key.
   constexpr int32_t kShift = 14;
   constexpr int32_t kBelow = 40000;
@@ -210,12 +208,13 @@ struct VoteSample {
   VoteUnit<kDim> unit;
   int64_t left;
 
-  PKV_DEVICE static int64_t position(const BlockRow& at) {
-    return at.n * LaneGroup<32>::index() / kFusedWarps / kUnitKeys * kUnitKeys;
+  PKV_DEVICE static int64_t position(const BlockRow& at, int warp) {
+    return at.n * warp / kFusedWarps / kUnitKeys * kUnitKeys;
   }
   PKV_DEVICE void load(const FusedArgs& a, const BlockRow& at) {
-    left = at.n - position(at);
-    if (left > 0) unit.load(a.store.layout, at.records, position(at), left);
+    const int64_t at_key = position(at, LaneGroup<32>::index());
+    left = at.n - at_key;
+    if (left > 0) unit.load(a.store.layout, at.records, at_key, left);
   }
 
   PKV_DEVICE void sum(const VoteQuery<kDim>& q, FusedShared<kDim>& shared) const {
