@@ -6,6 +6,7 @@
 // every later load of the multiprocessor.
 #pragma once
 
+#include "backends/cuda/fused_cache.cuh"
 #include "backends/cuda/fused_tail.cuh"
 #include "backends/gpu/fetch.cuh"
 
@@ -49,24 +50,34 @@ PKV_DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* 
 // Before copy engines write where threads have read or written.
 PKV_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// K and V of a token into a slot, announced to the barrier. By one thread.
+// `bytes` at `from` to shared memory, announced to the barrier.
+PKV_DEVICE void request_bytes(const std::byte* from, unsigned char* to, int32_t bytes,
+                              uint64_t* barrier) {
+  if (is_aligned(from, 16)) {
+    expect_bytes(barrier, static_cast<uint32_t>(bytes));
+    copy_bulk(to, from, static_cast<uint32_t>(bytes), barrier);
+    return;
+  }
+#pragma unroll 1
+  for (int32_t j = 0; j < bytes; j += 2) {
+    *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
+  }
+}
+
+// K and V of a token into a slot; in one piece where they lie side by side. By one thread.
 PKV_DEVICE void request_token(const FusedArgs& a, const std::byte* keys, const std::byte* values,
                               unsigned char* slot, uint64_t* barrier) {
   fence_copies();
+  int32_t at_once = a.key_bytes;
+  if (values == keys + a.key_bytes) at_once += a.value_bytes;
+  const std::byte* from = keys;
 #pragma unroll 1
-  for (int side = 0; side < 2; ++side) {
-    const std::byte* from = side == 0 ? keys : values;
-    unsigned char* to = side == 0 ? slot : slot + a.key_bytes;
-    const int32_t bytes = side == 0 ? a.key_bytes : a.value_bytes;
-    if (is_aligned(from, 16)) {
-      expect_bytes(barrier, static_cast<uint32_t>(bytes));
-      copy_bulk(to, from, static_cast<uint32_t>(bytes), barrier);
-    } else {
-#pragma unroll 1
-      for (int32_t j = 0; j < bytes; j += 2) {
-        *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
-      }
+  for (int32_t done = 0; done < a.arena.row_bytes; done += at_once) {
+    if (done > 0) {
+      from = values;
+      at_once = a.value_bytes;
     }
+    request_bytes(from, slot + done, at_once, barrier);
   }
 }
 
@@ -75,14 +86,21 @@ PKV_DEVICE void request_token(const FusedArgs& a, const std::byte* keys, const s
 template <int kDim>
 PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entries& e,
                              const HitRoom& hits, int32_t begin, int32_t end, unsigned char* slots,
-                             FusedShared<kDim>& shared) {
+                             const uint64_t* tags, FusedShared<kDim>& shared) {
   if (begin + thread_index() < end) {
     const VectorRow keys = a.row_keys.row(at.sequence, at.sequence, at.head);
     const VectorRow values = a.row_values.row(at.sequence, at.sequence, at.head);
+    const RowCacheRow cache = cache_row(a, at);
+    const bool has_cache = shared.has_cache != 0;
 #pragma unroll 1
     for (int32_t i = begin + thread_index(); i < end; i += kFusedThreads) {
       const int64_t position = at.begin + (e.list[hits.entry()[i]] & kPlaceMask);
-      request_token(a, keys.at(position), values.at(position),
+      const int32_t line =
+          has_cache ? find_line(cache, tags, static_cast<int32_t>(position)) : kNoLine;
+      hits.line()[i] = line;
+      const bool is_there = line != kNoLine;
+      request_token(a, is_there ? cache.key(line) : keys.at(position),
+                    is_there ? cache.value(line) : values.at(position),
                     slots + (i - begin) * a.arena.row_bytes, &shared.row_barrier);
     }
   }
@@ -121,10 +139,10 @@ PKV_APART void request_dense_now(const FusedArgs& a, int32_t begin, int32_t end,
 template <int kDim>
 PKV_APART void request_batch(const FusedArgs& a, const Entries e, const HitRoom hits, bool is_rows,
                              int32_t begin, int32_t end, unsigned char* slots,
-                             FusedShared<kDim>& shared) {
+                             const uint64_t* tags, FusedShared<kDim>& shared) {
   sync_block();
   if (is_rows) {
-    request_rows(a, shared.at, e, hits, begin, end, slots, shared);
+    request_rows(a, shared.at, e, hits, begin, end, slots, tags, shared);
   } else {
     request_dense_now(a, begin, end, slots, shared);
   }

@@ -19,6 +19,7 @@ struct Team {
   uint64_t* words;  // of the team's first block
   uint64_t* ties;
   uint64_t* hits;
+  uint64_t* claims;
   int32_t block_words;
   int32_t size;
   int32_t rank;

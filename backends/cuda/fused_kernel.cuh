@@ -17,12 +17,14 @@ namespace pkv::cuda {
 
 // 4.4: no candidates, output 0.
 template <int kDim>
-PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank) {
+PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank,
+                             bool has_cache) {
   if (rank != 0) return;
   const int t = thread_index();
   if (t == 0) {
     a.candidate_counts[at.row] = 0;
     a.counts[at.row] = 0;
+    if (has_cache) cache_row(a, at).counts[0] += 1;
   }
 #pragma unroll 1
   for (int64_t i = t; i < a.candidates_stride; i += kFusedThreads) {
@@ -84,6 +86,7 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
                            const HitRange& range, uint32_t& parity, unsigned char* arena,
                            FusedShared<kDim>& shared) {
   auto* room = reinterpret_cast<float*>(arena + a.arena.join);
+  const auto* tags = reinterpret_cast<const uint64_t*>(arena + a.arena.tags);
   // Dense tokens come first in the slots: all of them, or as many as half of the slots at a time.
   const auto dense = static_cast<int32_t>(at.dense.end - at.dense.begin);
   const bool is_all_dense = dense == at.dense_slots;
@@ -92,7 +95,7 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
   unsigned char* row_slots = arena + dense_most * a.arena.row_bytes;
   if (range.own > 0) {
     const int32_t count = range.own < rows_most ? range.own : rows_most;
-    request_rows(a, at, e, hits, 0, count, row_slots, shared);
+    request_rows(a, at, e, hits, 0, count, row_slots, tags, shared);
   }
   PKV_MARK(a, 8);
 #pragma unroll 1
@@ -119,7 +122,7 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
         const int32_t count = left < most ? left : most;
         const bool is_here = stays || (is_rows && begin == 0 && first == 0);
         if (!is_here) {
-          request_batch(a, e, hits, is_rows, begin, begin + count, slots, shared);
+          request_batch(a, e, hits, is_rows, begin, begin + count, slots, tags, shared);
         }
         if (!is_here || first == 0) {
           const uint32_t bit = is_rows ? kRowParity : kDenseParity;
@@ -137,38 +140,22 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
     post_partial(a, at, team, attention, first, room, shared);
   }
   PKV_MARK(a, 12);
+  const bool has_cache = shared.has_cache != 0;
+  if (has_cache) claim_lines(a, team, tags, hits, shared);
   write_outputs(a, at, team);
-}
-
-// The block's range of the row, and what the scan reads first into L2, by one warp.
-template <int kDim>
-PKV_DEVICE void start_row(const FusedArgs& a, int64_t row, int32_t rank,
-                          FusedShared<kDim>& shared) {
-  const int lane = LaneGroup<32>::rank();
-  BlockRow at = block_row(a, row, rank);
-  const bool is_sample = lane < kFusedWarps;
-  const int64_t first = is_sample ? VoteSample<kDim>::position(at, lane) : at.begin;
-  const int64_t left = is_sample ? at.n - first : at.length;
-  const int64_t most = is_sample ? kUnitKeys : 2 * VoteScan<kDim>::kKeys;
-  if (lane <= kFusedWarps && left > 0) {
-    prefetch_keys(a.store.layout, at.records, first, left < most ? left : most);
+  if (has_cache) {
+    keep_rows(a, team, hits, range.own <= rows_most ? row_slots : nullptr, shared);
   }
-  share_row(a, rank, at, shared);
-  if (lane != 0) return;
-  shared.at = at;
-  // 5: candidates are this share of the keys; twice as many are to lie in the window.
-  int step = 0;
-  while (step < a.rule.steps - 1 && at.n >= a.rule.below[step]) ++step;
-  shared.window_deviations = a.quantile[step];
-  shared.scan.exchanges = 0;
 }
 
-// Who does what until the scan: warps 1 .. G the heads, the last one their sum, the one before the
-// row, and those between dense tokens and the mean. Warp 0 has the grid's barrier.
+// Who does what until the scan: warps 1 .. G the heads, the last one their sum, those before it the
+// row; the rest dense tokens and the mean. Warp 0 has the grid's barrier.
 inline constexpr int kVoteWarp = kFusedWarps - 1;
-inline constexpr int kRowWarp = kFusedWarps - 2;
-inline constexpr int kDenseThread = 32 * (kFusedHeads + 1);
-inline constexpr int kDenseThreads = 32 * kRowWarp - kDenseThread;
+inline constexpr int kKeysWarp = kFusedWarps - 2;
+inline constexpr int kDenseWarp = kFusedWarps - 3;
+inline constexpr int kSamplesWarp = kFusedWarps - 4;
+inline constexpr int kIdleThread = 32 * (kFusedHeads + 1);
+inline constexpr int kIdleThreads = 32 * kVoteWarp - kIdleThread;
 
 template <int kDim, int kTiles, bool kIsWide>
 PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
@@ -177,16 +164,22 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   using Group = LaneGroup<32>;
   const BlockRow& at = shared.at;
   const int warp = Group::index();
-  const int dense_thread = thread_index() - kDenseThread;
-  const bool is_dense = dense_thread >= 0 && dense_thread < kDenseThreads;
+  const int idle = thread_index() - kIdleThread;
+  const bool is_idle = idle >= 0 && idle < kIdleThreads;  // in the second half
   if (warp == kVoteWarp || (warp >= 1 && warp <= a.group)) {
     prepare_vector(a, short_row_index(row, a.codec.geometry.kv_heads),
                    warp == kVoteWarp ? a.group : warp - 1, shared);
-  } else if (warp == kRowWarp) {
-    start_row(a, row, team.rank, shared);
-  } else if (is_dense) {
+  } else if (warp == kKeysWarp) {
+    find_keys(a, row, team.rank, shared);
+  } else if (warp == kSamplesWarp) {
+    find_samples(a, row, team.rank, shared);
+  } else if (warp == kDenseWarp) {
+    find_dense(a, row, team.rank, shared);
+  } else if (warp > kFusedHeads) {
 #pragma unroll 1
-    for (int i = dense_thread; i < kWindowBins; i += kDenseThreads) shared.scan.histogram[i] = 0;
+    for (int i = idle; i < kWindowBins; i += 32 * kSamplesWarp - kIdleThread) {
+      shared.scan.histogram[i] = 0;
+    }
   }
   if (token != nullptr) {
     *token = cooperative_groups::this_grid().barrier_arrive();
@@ -200,14 +193,14 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
                         shared.words[warp - 1], &shared.terms[warp - 1]);
   } else if (warp == kVoteWarp) {
     prepare_vote(a, shared);
-  } else if (is_dense) {
-    if (is_early) {
-      request_dense(a, 0, at.dense_slots, arena, dense_thread, kDenseThreads, shared);
-    }
-    if (a.tail != PKV_TAIL_DROP) load_mean(a, dense_thread, kDenseThreads, shared);
+  } else if (is_idle) {
+    if (warp == kKeysWarp) find_cache(a, shared);
+    load_tags(a, reinterpret_cast<uint64_t*>(arena + a.arena.tags), idle, kIdleThreads, shared);
+    if (is_early) request_dense(a, 0, at.dense_slots, arena, idle, kIdleThreads, shared);
+    if (a.tail != PKV_TAIL_DROP) load_mean(a, kIdleThreads - 1 - idle, kIdleThreads, shared);
   }
   sync_block();
-  if (is_early && dense_thread == 0) arrive_barrier(&shared.dense_barrier);
+  if (is_early && idle == 0) arrive_barrier(&shared.dense_barrier);
   PKV_MARK(a, 1);
   const VoteQuery<kDim> query(shared);
   sample.sum(query, shared);
@@ -223,7 +216,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   if (token != nullptr) cooperative_groups::this_grid().barrier_wait(std::move(*token));
   if (is_bad) {
     if (is_early) await_dense(parity, shared);
-    write_bad_row<kDim>(a, at, team.rank);
+    write_bad_row<kDim>(a, at, team.rank, shared.has_cache != 0);
     return;
   }
   const Selection found = select_keys(a, at, team, keys, shared);
@@ -278,6 +271,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   team.words = a.mailbox.words + int64_t{number} * a.team * a.mailbox.block_words;
   team.ties = a.mailbox.lists + int64_t{number} * a.mailbox.list_words;
   team.hits = team.ties + kMaxTies;
+  team.claims = team.hits + 2 * a.mailbox.hit_capacity;
   clear_mailbox(a.mailbox, team);
   uint32_t parity = 0;
   cooperative_groups::grid_group::arrival_token token;

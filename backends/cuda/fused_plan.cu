@@ -57,13 +57,26 @@ float quantile_above(double share) {
 
 int32_t hit_capacity(int32_t k) { return static_cast<int32_t>(gpu::round_up(k + kSpareHits, 32)); }
 
+template <class F>
+auto with_dim(int32_t head_dim, const F& f) {
+  switch (head_dim) {
+    case 64: return f(std::integral_constant<int, 64>());
+    case 128: return f(std::integral_constant<int, 128>());
+    default: return f(std::integral_constant<int, 256>());
+  }
+}
+
+int64_t shared_bytes(int32_t head_dim) {
+  return with_dim(head_dim, [](auto dim) { return fused_shared_bytes<dim()>(); });
+}
+
 Mailbox mailbox_of(const pkv_step_args& a, const Grid& grid, Scratch& scratch) {
   Mailbox box{};
   const int32_t dv = a.vote.codec.geometry->value_dim;
   box.block_words =
       static_cast<int32_t>(gpu::round_up(Mailbox::kPartial + group_of(a) * (dv + 2), 32));
   box.hit_capacity = hit_capacity(a.rerank.k);
-  box.list_words = kMaxTies + 2 * box.hit_capacity;
+  box.list_words = kMaxTies + 3 * box.hit_capacity;
   box.words = scratch.take<uint64_t>(grid.teams * grid.team * box.block_words);
   box.lists = scratch.take<uint64_t>(grid.teams * box.list_words);
   return box;
@@ -89,8 +102,8 @@ TokenBytes token_bytes(const pkv_step_args& a) {
   return {each * geometry.head_dim, each * geometry.value_dim};
 }
 
-// Room in bytes; shared memory as a whole less FusedShared.
-Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
+// `room`: bytes of shared memory less FusedShared; `lines`: of the row cache.
+Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room, int32_t lines) {
   const pkv_geometry& geometry = *a.vote.codec.geometry;
   const int32_t group = group_of(a);
   Arena arena{};
@@ -106,6 +119,7 @@ Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
   take(4 * samples * group);
   take(4 * samples);
   take(int64_t{4} * kHitArrays * hits);
+  take(int64_t{8} * lines);
   const int64_t behind = end;
   end = 0;
   if (has_attention(a)) {
@@ -140,8 +154,15 @@ Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
   arena.samples = take(4 * samples * group);
   arena.sample_state = take(4 * samples);
   arena.hits = take(int64_t{4} * kHitArrays * hits);
+  arena.tags = take(int64_t{8} * lines);
   arena.bytes = static_cast<int32_t>(end);
   return arena;
+}
+
+// A list has room for some entries, or for all there may be; what is more goes to scratch.
+bool has_room(const pkv_step_args& a, const Arena& arena) {
+  return arena.capacity >= kLeastEntries ||
+         (arena.capacity > 0 && arena.capacity >= a.select.candidates_stride + kMaxTies);
 }
 
 Spill spill_of(const pkv_step_args& a, Scratch& scratch) {
@@ -155,10 +176,19 @@ Spill spill_of(const pkv_step_args& a, Scratch& scratch) {
   return spill;
 }
 
-// Keys of the longest rows do not lie in shared memory.
+int64_t room_of(const pkv_step_args& a, int ordinal) {
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) -
+         shared_bytes(a.vote.codec.geometry->head_dim);
+}
+
+// Keys of the longest rows may not lie in shared memory: a row cache is known at launch alone.
 bool keys_may_spill(const pkv_step_args& a, const Grid& grid, int ordinal) {
-  const int64_t length = gpu::round_up(a.vote.batch.max_length, grid.team) / grid.team;
-  return 2 * length > attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) / 2;
+  return arena_of(a, grid, room_of(a, ordinal), PKV_ROW_CACHE_LINES).keys_fit == 0;
+}
+
+int32_t cache_lines(const pkv_step_args& a) {
+  const bool has_cache = has_attention(a) && a.attend.k > 0 && a.row_cache.data != nullptr;
+  return has_cache ? a.row_cache.lines : 0;
 }
 
 void take_scratch(const pkv_step_args& a, int ordinal, Scratch& scratch, FusedArgs& out) {
@@ -208,6 +238,7 @@ FusedArgs args_of(const pkv_step_args& a, const Grid& grid) {
   if (a.attend.k > 0) {
     f.row_keys = source_of(a.fetch.source_keys, a.fetch.key_pages);
     f.row_values = source_of(a.fetch.source_values, a.fetch.value_pages);
+    f.row_cache = a.row_cache;
   }
   const TokenBytes bytes = token_bytes(a);
   f.key_bytes = static_cast<int32_t>(bytes.keys);
@@ -255,19 +286,6 @@ long long* marks() {
 }
 #endif
 
-template <class F>
-auto with_dim(int32_t head_dim, const F& f) {
-  switch (head_dim) {
-    case 64: return f(std::integral_constant<int, 64>());
-    case 128: return f(std::integral_constant<int, 128>());
-    default: return f(std::integral_constant<int, 256>());
-  }
-}
-
-int64_t shared_bytes(int32_t head_dim) {
-  return with_dim(head_dim, [](auto dim) { return fused_shared_bytes<dim()>(); });
-}
-
 }  // namespace
 
 const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
@@ -289,20 +307,17 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
   const Grid grid = grid_of(a, ordinal);
   if (rows_of(a) > grid.teams * kMostRounds) return "too many rows";
   if (a.vote.batch.max_length / grid.team >= int64_t{1} << 27) return "rows are too long";
-  const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-  const int32_t capacity = arena_of(a, grid, room - shared_bytes(d)).capacity;
-  if (capacity < kLeastEntries && capacity < a.select.candidates_stride + kMaxTies) {
-    return "shared memory is too small";
-  }
+  if (!has_room(a, arena_of(a, grid, room_of(a, ordinal), 0))) return "shared memory is too small";
   if (!has_attention(a)) return nullptr;
   if (a.attend.tail == PKV_TAIL_SKETCH) return "tail must be drop, mean or sampled";
   if (geometry.value_dim > d) return "value_dim must be at most head_dim";
   return nullptr;
 }
 
-const char* why_not_fused_types(const pkv_step_args& a) {
+const char* why_not_fused_types(const pkv_step_args& a, int ordinal) {
   if (!has_attention(a)) return nullptr;
-  if (a.row_cache.data != nullptr) return "a row cache is kept by the stages";
+  const Arena arena = arena_of(a, grid_of(a, ordinal), room_of(a, ordinal), cache_lines(a));
+  if (!has_room(a, arena)) return "shared memory is too small for the tags of the row cache";
   const pkv_dtype dtype = dtype_of(a);
   bool is_one = a.attend.k == 0 || a.fetch.source_values.dtype == dtype;
   for (int32_t p = 0; p < a.attend.part_count; ++p) {
@@ -325,8 +340,7 @@ gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch, g
   Scratch pieces(scratch);
   take_scratch(args, ordinal, pieces, f);
   const int32_t d = args.vote.codec.geometry->head_dim;
-  const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-  f.arena = arena_of(args, grid, room - shared_bytes(d));
+  f.arena = arena_of(args, grid, room_of(args, ordinal), cache_lines(args));
 #if defined(PKV_FUSED_MARKS)
   f.marks = marks();
 #endif

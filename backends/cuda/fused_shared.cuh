@@ -106,12 +106,14 @@ struct HitRoom {
   PKV_DEVICE int32_t* entry() const { return memory + capacity; }
   // Of each among the row's hits; -1: it is none.
   PKV_DEVICE int32_t* place() const { return memory + 2 * capacity; }
+  // Of each in the row cache; kNoLine: it is not there.
+  PKV_DEVICE int32_t* line() const { return memory + 3 * capacity; }
   // Of all that may be hits of the row: the order key of their score, and their positions.
   PKV_DEVICE uint32_t* order() const {
-    return reinterpret_cast<uint32_t*>(memory + 3 * capacity);
+    return reinterpret_cast<uint32_t*>(memory + 4 * capacity);
   }
   PKV_DEVICE uint32_t* positions() const {
-    return reinterpret_cast<uint32_t*>(memory + 4 * capacity);
+    return reinterpret_cast<uint32_t*>(memory + 5 * capacity);
   }
 };
 
@@ -196,7 +198,9 @@ struct FusedShared {
   JoinRoom join;
 
   // Hits.
-  int32_t own_hits;  // that may come in
+  int32_t own_hits;   // that may come in
+  int32_t has_cache;  // of the row
+  uint32_t cache_step;
   uint64_t row_barrier;
   uint64_t dense_barrier;
 };
@@ -222,6 +226,17 @@ PKV_DEVICE int32_t sample_from(const format::Samples& samples, int64_t position)
   return static_cast<int32_t>(i < samples.count ? i : samples.count);
 }
 
+// Keys of the row; the block's first, and how many it has.
+struct KeyRange {
+  int64_t n;
+  int64_t begin;
+  int32_t length;
+};
+// What the scan reads first goes into L2, by one warp; fused_vote.cuh.
+template <int kDim>
+PKV_DEVICE void prefetch_scan(const FusedArgs& a, const KeyRange& keys,
+                              const format::StoreRow& records);
+
 // Entry and KV head of a row, below 2^31.
 PKV_DEVICE RowIndex short_row_index(int64_t row, int32_t kv_heads) {
   const auto all = static_cast<uint32_t>(kv_heads);
@@ -229,52 +244,93 @@ PKV_DEVICE RowIndex short_row_index(int64_t row, int32_t kv_heads) {
   return {entry, static_cast<int32_t>(static_cast<uint32_t>(row) - entry * all)};
 }
 
-// What is the block's of a row. By one warp, every lane alike.
-PKV_DEVICE BlockRow block_row(const FusedArgs& a, int64_t row, int32_t rank) {
-  BlockRow r{};
-  r.row = row;
-  const RowIndex at = short_row_index(row, a.codec.geometry.kv_heads);
-  r.entry = at.entry;
-  r.head = at.head;
-  r.sequence = a.sequences[at.entry];
-  r.n = a.lengths[at.entry];  // below 2^31
-  const int64_t per =
-      gpu::round_up(quotient(r.n + a.team - 1, a.team), kUnitKeys);
-  r.begin = per * rank < r.n ? per * rank : r.n;
+PKV_DEVICE KeyRange key_range(const FusedArgs& a, int64_t entry, int32_t rank) {
+  KeyRange r{};
+  r.n = a.lengths[entry];  // below 2^31
+  const auto all = static_cast<uint32_t>(r.n);
+  const auto team = static_cast<uint32_t>(a.team);
+  const uint32_t per = ((all + team - 1) / team + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+  const uint64_t begin = uint64_t{per} * static_cast<uint32_t>(rank);
+  r.begin = static_cast<int64_t>(begin < all ? begin : all);
   const int64_t left = r.n - r.begin;
   r.length = static_cast<int32_t>(left < per ? left : per);
-  r.records = a.store.row(r.sequence, r.head);
   return r;
 }
 
-// Its samples, its candidates, its dense tokens. By one warp: lane p has part p.
+// Three warps find what is the block's of a row, each a part of shared.at: its keys, every lane
+// alike ..
 template <int kDim>
-PKV_DEVICE void share_row(const FusedArgs& a, int32_t rank, BlockRow& r,
+PKV_DEVICE void find_keys(const FusedArgs& a, int64_t row, int32_t rank,
                           FusedShared<kDim>& shared) {
+  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
+  const KeyRange keys = key_range(a, index.entry, rank);
+  const int64_t sequence = a.sequences[index.entry];
+  const format::StoreRow records = a.store.row(sequence, index.head);
+  prefetch_scan<kDim>(a, keys, records);
+  if (LaneGroup<32>::rank() != 0) return;
+  BlockRow& at = shared.at;
+  at.row = row;
+  at.entry = index.entry;
+  at.sequence = sequence;
+  at.head = index.head;
+  at.n = keys.n;
+  at.begin = keys.begin;
+  at.length = keys.length;
+  at.records = records;
+}
+
+// .. its samples and candidates ..
+template <int kDim>
+PKV_DEVICE void find_samples(const FusedArgs& a, int64_t row, int32_t rank,
+                             FusedShared<kDim>& shared) {
+  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
+  const KeyRange keys = key_range(a, index.entry, rank);
+  format::Samples samples = {};
+  int32_t first = 0;
+  int32_t count = 0;
+  if (a.tail_samples > 0) {
+    samples = format::samples(a.codec.geometry, keys.n, a.tail_samples);
+    first = sample_from(samples, keys.begin);
+    count = sample_from(samples, keys.begin + keys.length) - first;
+  }
+  if (LaneGroup<32>::rank() != 0) return;
+  BlockRow& at = shared.at;
+  at.samples = samples;
+  at.first_sample = first;
+  at.sample_count = count;
+  at.wanted = static_cast<int32_t>(format::candidate_count(a.rule, keys.n));
+  // 5: candidates are this share of the keys; twice as many are to lie in the window.
+  int step = 0;
+  while (step < a.rule.steps - 1 && keys.n >= a.rule.below[step]) ++step;
+  shared.window_deviations = a.quantile[step];
+  shared.scan.exchanges = 0;
+}
+
+// .. and its dense tokens: lane p has part p.
+template <int kDim>
+PKV_DEVICE void find_dense(const FusedArgs& a, int64_t row, int32_t rank,
+                           FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
+  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
   const int p = Group::rank();
   int64_t length = 0;
   if (p < a.part_count) {
     const TokenRun& run = a.runs[p];
-    length = run.length(r.entry, r.row);
+    length = run.length(index.entry, row);
+    const int64_t sequence = a.sequences[index.entry];
     DenseRun& dense = shared.dense[p];
-    dense.keys = run.keys.row(r.entry, r.sequence, r.head);
-    dense.values = run.values.row(r.entry, r.sequence, r.head);
-    dense.start = run.starts != nullptr ? run.starts[r.entry] : 0;
+    dense.start = run.starts != nullptr ? run.starts[index.entry] : 0;
+    dense.keys = run.keys.row(index.entry, sequence, index.head);
+    dense.values = run.values.row(index.entry, sequence, index.head);
   }
   const int64_t before = Group::sum_before(length);
   if (p < a.part_count) shared.dense[p].before = before;
-  r.dense = share_of(Group::shuffle(before + length, 31), rank, a.team);
-  const int64_t own = r.dense.end - r.dense.begin;
-  r.dense_slots = own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
-  r.wanted = static_cast<int32_t>(format::candidate_count(a.rule, r.n));
-  r.first_sample = 0;
-  r.sample_count = 0;
-  if (a.tail_samples > 0) {
-    r.samples = format::samples(a.codec.geometry, r.n, a.tail_samples);
-    r.first_sample = sample_from(r.samples, r.begin);
-    r.sample_count = sample_from(r.samples, r.begin + r.length) - r.first_sample;
-  }
+  const Share share = share_of(Group::shuffle(before + length, 31), rank, a.team);
+  if (p != 0) return;
+  const int64_t own = share.end - share.begin;
+  shared.at.dense = share;
+  shared.at.dense_slots =
+      own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
 }
 
 }  // namespace pkv::cuda

@@ -208,11 +208,11 @@ struct VoteSample {
   VoteUnit<kDim> unit;
   int64_t left;
 
-  PKV_DEVICE static int64_t position(const BlockRow& at, int warp) {
-    return at.n * warp / kFusedWarps / kUnitKeys * kUnitKeys;
+  PKV_DEVICE static int64_t position(int64_t n, int warp) {
+    return n * warp / kFusedWarps / kUnitKeys * kUnitKeys;
   }
   PKV_DEVICE void load(const FusedArgs& a, const BlockRow& at) {
-    const int64_t at_key = position(at, LaneGroup<32>::index());
+    const int64_t at_key = position(at.n, LaneGroup<32>::index());
     left = at.n - at_key;
     if (left > 0) unit.load(a.store.layout, at.records, at_key, left);
   }
@@ -261,6 +261,19 @@ struct VoteScan {
   static constexpr int kUnits = 512 / kDim;  // of a warp whose loads are under way at once
   static constexpr int kKeys = kUnits * kFusedWarps * kUnitKeys;
 };
+
+// By one warp.
+template <int kDim>
+PKV_DEVICE void prefetch_scan(const FusedArgs& a, const KeyRange& keys,
+                              const format::StoreRow& records) {
+  const int lane = LaneGroup<32>::rank();
+  const bool is_sample = lane < kFusedWarps;
+  const int64_t first = is_sample ? VoteSample<kDim>::position(keys.n, lane) : keys.begin;
+  const int64_t left = is_sample ? keys.n - first : keys.length;
+  const int64_t most = is_sample ? kUnitKeys : 2 * VoteScan<kDim>::kKeys;
+  if (lane > kFusedWarps || left <= 0) return;
+  prefetch_keys(a.store.layout, records, first, left < most ? left : most);
+}
 
 // All keys of the block. All threads.
 template <int kDim>
