@@ -211,7 +211,13 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   uint16_t* keys = a.arena.keys_fit != 0 ? reinterpret_cast<uint16_t*>(arena + a.arena.keys)
                                          : a.spill.keys + at.row * a.spill.key_stride + at.begin;
   const bool is_bad = shared.bad != 0;
-  if (!is_bad) scan_keys(a, at, query, scale, keys, shared.scan.histogram);
+  if (is_bad) {
+    // Nothing is a candidate.
+  } else if (scale.window != 0) {
+    scan_keys<true>(a, at, query, scale, keys, shared.scan.histogram);
+  } else {
+    scan_widely(a, at, keys, shared);
+  }
   PKV_MARK(a, 3);
   if (token != nullptr) cooperative_groups::this_grid().barrier_wait(std::move(*token));
   if (is_bad) {

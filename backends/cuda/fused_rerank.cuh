@@ -34,13 +34,14 @@ template <int kDim>
 PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team& team,
                              const Selection& selection, const uint16_t* keys,
                              unsigned char* arena, FusedShared<kDim>& shared) {
-  const auto kind = [&selection](uint32_t key) {
-    return key < selection.key ? 0 : (key < selection.sure ? 2 : 1);
+  const auto is_entry = [&selection](uint32_t key) { return key >= selection.key; };
+  const auto is_tie = [&selection](uint32_t key) {
+    return key == selection.key && selection.key < selection.sure;
   };
   OrderedKeys ordered(keys, at.length);
-  const uint64_t total = ordered.count(shared.scan.sums, kind);
+  const KeyCounts total = ordered.count(shared.scan.sums, is_entry, is_tie);
   Entries e{};
-  e.count = static_cast<int32_t>(static_cast<uint32_t>(total));
+  e.count = static_cast<int32_t>(total.entries);
   e.samples = reinterpret_cast<uint32_t*>(arena + a.arena.sample_state);
   e.sample_estimates = reinterpret_cast<float*>(arena + a.arena.samples);
   if (e.count <= a.arena.capacity) {
@@ -53,7 +54,7 @@ PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team&
     e.estimates = a.spill.estimates + first * a.group;
     e.scores = a.spill.scores + first;
   }
-  ordered.visit(kind, [&](int32_t i, int32_t entry, int32_t tie) {
+  ordered.visit(is_entry, is_tie, [&](int32_t i, int32_t entry, int32_t tie) {
     e.list[entry] = static_cast<uint32_t>(i) | (tie >= 0 ? kTieFlag : 0U);
     if (tie >= 0) shared.tie_entry[tie] = entry;
   });
@@ -63,10 +64,10 @@ PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team&
   for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
     const auto i =
         static_cast<uint32_t>(sample_position(at.samples, e.first_sample + s) - at.begin);
-    const int what = kind(keys[i]);
-    e.samples[s] = i | (what == 1 ? kSampleTaken : (what == 2 ? kTieFlag : 0U));
+    const uint32_t key = keys[i];
+    e.samples[s] = i | (is_tie(key) ? kTieFlag : (is_entry(key) ? kSampleTaken : 0U));
   }
-  const auto own_ties = static_cast<int32_t>(total >> 32);
+  const auto own_ties = static_cast<int32_t>(total.ties);
   if (thread_index() == 0) {
     shared.selection = selection;
     shared.entries = e;

@@ -12,7 +12,14 @@
 
 namespace pkv::cuda {
 
-// Keys of the block in runs of each warp, in order. kind(key): 0 left out, 1 an entry, 2 a tie.
+// How many keys of the block are entries of a list, and ties among them.
+struct KeyCounts {
+  uint32_t entries;
+  uint32_t ties;
+};
+
+// Keys of the block in runs of each warp, in order. `is_entry`, `is_tie` (which an entry may be) say
+// what a key is.
 class OrderedKeys {
  public:
   PKV_DEVICE OrderedKeys(const uint16_t* keys, int32_t length) : keys_(keys) {
@@ -24,59 +31,70 @@ class OrderedKeys {
     end_ = padded - begin_ < run ? padded : begin_ + run;
   }
 
-  // Entries of the block; of them ties in the high word. All threads.
-  template <class Kind>
-  PKV_DEVICE uint64_t count(uint64_t* room, const Kind& kind) {
+  // Of the block. All threads.
+  template <class IsEntry, class IsTie>
+  PKV_DEVICE KeyCounts count(uint64_t* room, const IsEntry& is_entry, const IsTie& is_tie) {
     using Group = LaneGroup<32>;
-    uint64_t mine = 0;
+    KeyCounts mine = {};
 #pragma unroll 1
     for (int32_t i = begin_ + kAtOnce * Group::rank(); i < end_; i += kAtOnce * 32) {
       const Words<4> words = load_words<4>(keys_ + i);
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) mine += weight(kind(key(words, j)));
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (is_entry(key(words, j))) ++mine.entries;
+        if (is_tie(key(words, j))) ++mine.ties;
+      }
     }
-    mine = Group::sum(mine);
+    mine = {Group::sum(mine.entries), Group::sum(mine.ties)};
     sync_block();  // the room is free
-    if (Group::rank() == 0) room[Group::index()] = mine;
+    if (Group::rank() == 0) room[Group::index()] = uint64_t{mine.ties} << 32 | mine.entries;
     sync_block();
     uint64_t total = 0;
-    before_ = 0;
+    uint64_t before = 0;
 #pragma unroll
     for (int warp = 0; warp < kFusedWarps; ++warp) {
-      if (warp < Group::index()) before_ += room[warp];
+      if (warp < Group::index()) before += room[warp];
       total += room[warp];
     }
-    return total;
+    before_ = {static_cast<uint32_t>(before), static_cast<uint32_t>(before >> 32)};
+    return {static_cast<uint32_t>(total), static_cast<uint32_t>(total >> 32)};
   }
 
-  // visit(i, entry, tie) for each entry, `tie` -1 or its number; after count() with the same kinds.
-  template <class Kind, class Visit>
-  PKV_DEVICE void visit(const Kind& kind, const Visit& visit_entry) const {
+  // visit(i, entry, tie) for each entry, `tie` -1 or its number; after count() of the same.
+  template <class IsEntry, class IsTie, class Visit>
+  PKV_DEVICE void visit(const IsEntry& is_entry, const IsTie& is_tie,
+                        const Visit& visit_entry) const {
     using Group = LaneGroup<32>;
-    uint64_t before = before_;
+    constexpr int kTie = 16;  // bits from which ties are counted
+    KeyCounts before = before_;
 #pragma unroll 1
     for (int32_t base = begin_; base < end_; base += kAtOnce * 32) {
       const int32_t first = base + kAtOnce * Group::rank();
       Words<4> words = {};
       if (first < end_) words = load_words<4>(keys_ + first);
-      uint64_t mine = 0;
       uint32_t entries = 0;
+      uint32_t ties = 0;
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        const int what = kind(key(words, j));
-        mine += weight(what);
-        if (what != 0) entries |= 1U << j;
+        if (is_entry(key(words, j))) entries |= 1U << j;
+        if (is_tie(key(words, j))) ties |= 1U << j;
       }
       if (!Group::any(entries != 0)) continue;
-      uint64_t at = before + Group::sum_before(mine);
-      before = Group::shuffle(at + mine, 31);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (((entries >> j) & 1U) == 0) continue;
-        const int what = kind(key(words, j));
-        visit_entry(first + j, static_cast<int32_t>(static_cast<uint32_t>(at)),
-                    what == 2 ? static_cast<int32_t>(at >> 32) : -1);
-        at += weight(what);
+      const auto mine = static_cast<uint32_t>(Group::count_bits(entries) +
+                                              (Group::count_bits(ties) << kTie));
+      const uint32_t lower = Group::sum_before(mine);
+      const uint32_t all = Group::shuffle(lower + mine, 31);
+      uint32_t entry = before.entries + (lower & ((1U << kTie) - 1));
+      uint32_t tie = before.ties + (lower >> kTie);
+      before.entries += all & ((1U << kTie) - 1);
+      before.ties += all >> kTie;
+#pragma unroll 1
+      for (; entries != 0; entries &= entries - 1) {
+        const int j = trailing_zeros(entries);
+        const bool is_one = ((ties >> j) & 1U) != 0;
+        visit_entry(first + j, static_cast<int32_t>(entry), is_one ? static_cast<int32_t>(tie) : -1);
+        ++entry;
+        if (is_one) ++tie;
       }
     }
   }
@@ -86,14 +104,11 @@ class OrderedKeys {
   PKV_DEVICE static uint32_t key(const Words<4>& words, int j) {
     return (words.word[j / 2] >> (16 * (j % 2))) & 0xffffU;
   }
-  PKV_DEVICE static uint64_t weight(int kind) {
-    return kind == 0 ? 0 : (kind == 1 ? 1 : (uint64_t{1} << 32) + 1);
-  }
 
   const uint16_t* keys_;
   int32_t begin_;
   int32_t end_;
-  uint64_t before_ = 0;
+  KeyCounts before_ = {};
 };
 
 // A digit of 8 bits, from the top: adds to what the digits before have found.
@@ -148,10 +163,12 @@ PKV_APART Selection settle_many_ties(const FusedArgs& a, const BlockRow& at, con
   });
   sync_block();
   OrderedKeys ordered(keys, at.length);
-  const auto kind = [cut_key](uint32_t key) { return key == cut_key ? 1 : 0; };
-  ordered.count(shared.scan.sums, kind);
-  ordered.visit(
-      kind, [&](int32_t i, int32_t entry, int32_t) { keys[i] = entry < quota ? cut_key + 1 : 0; });
+  const auto is_equal = [cut_key](uint32_t key) { return key == cut_key; };
+  const auto is_none = [](uint32_t) { return false; };
+  ordered.count(shared.scan.sums, is_equal, is_none);
+  ordered.visit(is_equal, is_none, [&](int32_t i, int32_t entry, int32_t) {
+    keys[i] = entry < quota ? cut_key + 1 : 0;
+  });
   sync_block();
   selection.slot_base +=
       digits.team_before +

@@ -25,11 +25,12 @@ inline constexpr int kMarks = 16;
 #define PKV_MARK(args, i) (void)0
 #endif
 
-// How votes become keys of 16 bits that order like them: the bits of order_key from `shift` up,
-// less `base`, within [1, kMostKey]; 0 for a vote that is NaN.
+// How votes become keys of 16 bits that order like them, within [1, kMostKey]; 0 for a vote that is
+// NaN. With a window: the bits of a float from kWindowShift up, less `base`, so that 512 keys are a
+// doubling. Without: the upper half of its order key.
 inline constexpr int32_t kMostKey = 65534;
+inline constexpr int32_t kWindowShift = 14;
 struct KeyScale {
-  int32_t shift;
   int32_t base;
   int32_t window;  // the key where the window of kWindowBins begins; 0: there is no window
 };

@@ -57,7 +57,7 @@ template <int kDim>
 struct VoteQuery {
   static constexpr int kColumns = kDim == 128 ? 1 : 2;
   uint32_t b[kColumns];
-  int32_t weight[2];  // of the lane's two planes
+  int32_t weight[4];  // of the lane's two planes; and times 2^16
   int32_t z_sum;
 
   PKV_DEVICE explicit VoteQuery(const FusedShared<kDim>& shared) {
@@ -75,6 +75,8 @@ struct VoteQuery {
     }
     weight[0] = 1 << (2 * t);
     weight[1] = t == 3 ? -128 : 2 << (2 * t);
+    weight[2] = weight[0] * 65536;
+    weight[3] = weight[1] * 65536;
     z_sum = shared.z_sum;
   }
 };
@@ -98,11 +100,13 @@ struct VoteUnit {
   // All keys of the unit exist.
   PKV_DEVICE void load_full(const gpu::Layout& layout, const format::StoreRow& records,
                             int64_t position) {
-    const std::byte* piece = records.piece(position);
-    const int64_t local = records.local(position);
+    // Positions are below 2^31.
+    const auto at = static_cast<uint32_t>(position);
+    const std::byte* piece = records.piece(at);
+    const uint32_t local = at & static_cast<uint32_t>(records.mask);
     const int lane = LaneGroup<32>::rank();
-    const std::byte* signs = piece + local * (kDim / 8) + offset(0, lane);
-    const std::byte* factors = piece + layout.factor(local) + 2 * key(0);
+    const std::byte* signs = piece + uint64_t{local} * (kDim / 8) + offset(0, lane);
+    const std::byte* factors = piece + layout.factors + uint64_t{local} * 2 + 2 * key(0);
 #pragma unroll
     for (int j = 0; j < kWords; ++j) word[j] = load_stream(signs + (offset(j, 0) - offset(0, 0)));
 #pragma unroll
@@ -146,8 +150,7 @@ struct VoteUnit {
         count_bits(c, word[4 * m + 1], word[4 * m + 3], q.b[1]);
       }
       // Two keys of 16 bits in a word; carries cancel, since both sums fit.
-      part[m] = c[0] * q.weight[0] + c[1] * q.weight[1] +
-                ((c[2] * q.weight[0] + c[3] * q.weight[1]) << 16);
+      part[m] = c[0] * q.weight[0] + c[1] * q.weight[1] + c[2] * q.weight[2] + c[3] * q.weight[3];
     }
     using Group = LaneGroup<32>;
     const bool high = (Group::rank() & 2) != 0;
@@ -173,10 +176,18 @@ struct VoteUnit {
   }
 };
 
+// With a window, which begins above 0, all votes below 0 are one key.
+template <bool kHasWindow>
 PKV_DEVICE uint32_t scaled_key(const KeyScale& scale, float vote) {
-  const uint32_t order = order_key(vote);
-  if (order == 0) return 0;
-  const int32_t key = static_cast<int32_t>(order >> scale.shift) - scale.base;
+  int32_t key = 0;
+  if constexpr (kHasWindow) {
+    if (vote != vote) return 0;
+    key = (std::bit_cast<int32_t>(vote) >> kWindowShift) - scale.base;
+  } else {
+    const uint32_t order = order_key(vote);
+    if (order == 0) return 0;
+    key = static_cast<int32_t>(order >> 16);
+  }
   return static_cast<uint32_t>(key < 1 ? 1 : (key > kMostKey ? kMostKey : key));
 }
 
@@ -194,12 +205,9 @@ PKV_DEVICE KeyScale key_scale(const FusedShared<kDim>& shared) {
   const float variance = moments[1] * part - mean * mean;
   const float begin = fmadd(shared.window_deviations, variance * rsqrtf(variance), mean);
   // 512 keys to a doubling around the window; what lies far below becomes one key.
-  constexpr int32_t kShift = 14;
   constexpr int32_t kBelow = 40000;
-  if (!(shared.window_deviations > 0.0F) || !(begin > 1e-18F) || !(begin < 1e18F))
-    return {16, 0, 0};
-  const auto order = static_cast<int32_t>(order_key(begin) >> kShift);
-  return {kShift, order - kBelow, kBelow};
+  if (!(shared.window_deviations > 0.0F) || !(begin > 1e-18F) || !(begin < 1e18F)) return {0, 0};
+  return {(std::bit_cast<int32_t>(begin) >> kWindowShift) - kBelow, kBelow};
 }
 
 // Every block of the team samples the same keys: a unit of each warp, spread over the row.
@@ -239,18 +247,18 @@ struct VoteSample {
   }
 };
 
-// The keys of a unit's votes, and those of the window into the histogram.
-template <int kDim>
+// The keys of a unit's votes and, with a window, those of the window into the histogram.
+template <bool kHasWindow, int kDim>
 PKV_DEVICE void keep_votes(const VoteUnit<kDim>& unit, const VoteQuery<kDim>& q,
                            const KeyScale& scale, uint16_t* keys, uint32_t* histogram) {
   float votes[2];
   unit.vote(q, votes);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t key = scaled_key(scale, votes[i]);
+    const uint32_t key = scaled_key<kHasWindow>(scale, votes[i]);
     keys[VoteUnit<kDim>::key(i)] = static_cast<uint16_t>(key);
     const int32_t bin = static_cast<int32_t>(key) - scale.window;
-    if (bin < 0 || scale.window == 0) continue;
+    if (!kHasWindow || bin < 0) continue;
     const int32_t most = kWindowBins - 1;
     atomic_add(histogram + (most - (bin < most ? bin : most)), 1U);
   }
@@ -258,8 +266,16 @@ PKV_DEVICE void keep_votes(const VoteUnit<kDim>& unit, const VoteQuery<kDim>& q,
 
 template <int kDim>
 struct VoteScan {
-  static constexpr int kUnits = 512 / kDim;  // of a warp whose loads are under way at once
+  static constexpr int kUnits = kDim <= 128 ? 256 / kDim : 1;  // whose loads a warp issues at once
   static constexpr int kKeys = kUnits * kFusedWarps * kUnitKeys;
+  VoteUnit<kDim> units[kUnits];
+
+  PKV_DEVICE void load(const FusedArgs& a, const format::StoreRow& records, int64_t position) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      units[u].load_full(a.store.layout, records, position + u * kFusedWarps * kUnitKeys);
+    }
+  }
 };
 
 // By one warp.
@@ -275,34 +291,44 @@ PKV_DEVICE void prefetch_scan(const FusedArgs& a, const KeyRange& keys,
   prefetch_keys(a.store.layout, records, first, left < most ? left : most);
 }
 
-// All keys of the block. All threads.
-template <int kDim>
+// All keys of the block. All threads. The next units' loads are under way while votes are counted.
+template <bool kHasWindow, int kDim>
 PKV_DEVICE void scan_keys(const FusedArgs& a, const BlockRow& at, const VoteQuery<kDim>& q,
                           const KeyScale& scale, uint16_t* keys, uint32_t* histogram) {
-  constexpr int kUnits = VoteScan<kDim>::kUnits;
+  using Scan = VoteScan<kDim>;
   const format::StoreRow records = at.records;
   const int32_t length = at.length;
   const int64_t begin = at.begin;
-  int32_t unit = LaneGroup<32>::index();
+  int32_t first = kUnitKeys * LaneGroup<32>::index();  // of the warp's next unit
+  constexpr int32_t kSpan = (Scan::kUnits - 1) * kFusedWarps * kUnitKeys + kUnitKeys;
+  Scan next;
+  if (first + kSpan <= length) next.load(a, records, begin + first);
 #pragma unroll 1
-  for (; (unit + (kUnits - 1) * kFusedWarps + 1) * kUnitKeys <= length;
-       unit += kUnits * kFusedWarps) {
-    VoteUnit<kDim> units[kUnits];
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      units[u].load_full(a.store.layout, records, begin + (unit + u * kFusedWarps) * kUnitKeys);
+  for (; first + kSpan <= length; first += Scan::kKeys) {
+    const Scan scan = next;
+    if (first + Scan::kKeys + kSpan <= length) {
+      next.load(a, records, begin + first + Scan::kKeys);
     }
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      keep_votes(units[u], q, scale, keys + (unit + u * kFusedWarps) * kUnitKeys, histogram);
+    for (int u = 0; u < Scan::kUnits; ++u) {
+      keep_votes<kHasWindow>(scan.units[u], q, scale, keys + first + u * kFusedWarps * kUnitKeys,
+                             histogram);
     }
   }
 #pragma unroll 1
-  for (; unit * kUnitKeys < length; unit += kFusedWarps) {
+  for (; first < length; first += kFusedWarps * kUnitKeys) {
     VoteUnit<kDim> last;
-    last.load(a.store.layout, records, begin + unit * kUnitKeys, length - unit * kUnitKeys);
-    keep_votes(last, q, scale, keys + unit * kUnitKeys, histogram);
+    last.load(a.store.layout, records, begin + first, length - first);
+    keep_votes<kHasWindow>(last, q, scale, keys + first, histogram);
   }
+}
+
+// The same without a window.
+template <int kDim>
+PKV_APART void scan_widely(const FusedArgs& a, const BlockRow& at, uint16_t* keys,
+                           FusedShared<kDim>& shared) {
+  const VoteQuery<kDim> query(shared);
+  scan_keys<false>(a, at, query, {0, 0}, keys, shared.scan.histogram);
 }
 
 // The vote of one key, by one thread, from the bit planes.

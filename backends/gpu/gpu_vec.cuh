@@ -129,6 +129,13 @@ PKV_DEVICE int trailing_zeros(uint64_t x) {
   return __ffsll(static_cast<long long>(x)) - 1;
 #endif
 }
+PKV_DEVICE int trailing_zeros(uint32_t x) {
+#if defined(PKV_GPU_HOST)
+  return std::countr_zero(x);
+#else
+  return __ffs(static_cast<int>(x)) - 1;
+#endif
+}
 PKV_DEVICE int significant_bits(uint32_t x) {
 #if defined(PKV_GPU_HOST)
   return std::bit_width(x);
