@@ -128,7 +128,7 @@ PKV_DEVICE void request_dense(const FusedArgs& a, int32_t begin, int32_t end, un
 // The same by all threads, with the arrival.
 template <int kDim>
 PKV_APART void request_dense_now(const FusedArgs& a, int32_t begin, int32_t end,
-                                  unsigned char* slots, FusedShared<kDim>& shared) {
+                                 unsigned char* slots, FusedShared<kDim>& shared) {
   request_dense(a, begin, end, slots, thread_index(), kFusedThreads, shared);
   sync_block();
   if (thread_index() == 0) arrive_barrier(&shared.dense_barrier);
@@ -138,8 +138,8 @@ PKV_APART void request_dense_now(const FusedArgs& a, int32_t begin, int32_t end,
 // have come here.
 template <int kDim>
 PKV_APART void request_batch(const FusedArgs& a, const Entries e, const HitRoom hits, bool is_rows,
-                             int32_t begin, int32_t end, unsigned char* slots,
-                             const uint64_t* tags, FusedShared<kDim>& shared) {
+                             int32_t begin, int32_t end, unsigned char* slots, const uint64_t* tags,
+                             FusedShared<kDim>& shared) {
   sync_block();
   if (is_rows) {
     request_rows(a, shared.at, e, hits, begin, end, slots, tags, shared);
@@ -152,8 +152,7 @@ PKV_APART void request_batch(const FusedArgs& a, const Entries e, const HitRoom 
 template <int kDim>
 PKV_DEVICE void load_mean(const FusedArgs& a, int thread, int threads, FusedShared<kDim>& shared) {
   const int32_t dv = a.codec.geometry.value_dim;
-  const int64_t zone_row =
-      shared.at.sequence * a.codec.geometry.kv_heads + shared.at.head;
+  const int64_t zone_row = shared.at.sequence * a.codec.geometry.kv_heads + shared.at.head;
   const int64_t good = a.good_counts[zone_row];
   if (thread == 0) shared.has_mean = good > 0 ? 1 : 0;
 #pragma unroll 1
@@ -389,8 +388,7 @@ PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team
     float max = minus_infinity();
     float sum = 0.0F;
     if (output < end && c < team.size) {
-      const uint64_t* from =
-          team.of(c, Mailbox::kPartial + static_cast<int32_t>(g) * (dv + 2));
+      const uint64_t* from = team.of(c, Mailbox::kPartial + static_cast<int32_t>(g) * (dv + 2));
       uint64_t stats[2];
       await_words(from, tag, stats);
       max = std::bit_cast<float>(static_cast<uint32_t>(stats[0]));
@@ -406,7 +404,7 @@ PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team
     store_element(a.output.dtype, a.output.row(at.entry, query_head), j,
                   total == 0.0F ? 0.0F : out / total);
     if (j == 0 && a.lse != nullptr) {
-      a.lse[at.row * a.group + g] = total == 0.0F ? minus_infinity() : most + std::log(total);
+      a.lse[at.row * a.group + g] = total == 0.0F ? minus_infinity() : most + flog(total);
     }
   }
 }

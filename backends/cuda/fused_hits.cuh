@@ -22,11 +22,27 @@ PKV_DEVICE float score_bound(const FusedArgs& a, const FusedShared<kDim>& shared
   float top = shared.top[0];
 #pragma unroll 1
   for (int32_t g = 1; g < a.group; ++g) top = top < shared.top[g] ? shared.top[g] : top;
-  return top + std::log(static_cast<float>(a.group)) + 1.0F / kBinsPerNat;
+  return top + flog(static_cast<float>(a.group)) + 1.0F / kBinsPerNat;
+}
+
+// 6.2: ln sum_g exp(L(est_g) - lse_g)
+template <int kHeads>
+PKV_DEVICE float short_group_score(const FusedArgs& a, const float* estimates, const float* lse) {
+  float share[kHeads];
+  float most = minus_infinity();
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) {
+    share[g] = g < a.group ? a.logit(estimates[g]) - lse[g] : minus_infinity();
+    most = larger(most, share[g]);
+  }
+  float sum = 0.0F;
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) sum += exp_below(share[g], most);
+  return most + flog(sum);
 }
 
 // Scores into the entries' memory, their histogram into shared.scan. All threads.
-template <int kDim>
+template <int kDim, int kTiles>
 PKV_DEVICE void score_entries(const FusedArgs& a, const Entries& e, float bound,
                               FusedShared<kDim>& shared) {
   const bool is_group = a.rank == PKV_RANK_GROUP;
@@ -34,7 +50,7 @@ PKV_DEVICE void score_entries(const FusedArgs& a, const Entries& e, float bound,
   for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
     if (e.list[i] == kGone) continue;
     const float* estimates = e.estimates + i * a.group;
-    const float score = is_group ? group_score(estimates, 1, a.group, 0, a.logit, shared.lse)
+    const float score = is_group ? short_group_score<4 * kTiles>(a, estimates, shared.lse)
                                  : mean_score(estimates, 1, a.group, 0);
     e.scores[i] = score;
     if (is_group) atomic_add(shared.scan.histogram + score_bin(bound, score), 1U);

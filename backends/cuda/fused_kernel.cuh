@@ -17,8 +17,7 @@ namespace pkv::cuda {
 
 // 4.4: no candidates, output 0.
 template <int kDim>
-PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank,
-                             bool has_cache) {
+PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank, bool has_cache) {
   if (rank != 0) return;
   const int t = thread_index();
   if (t == 0) {
@@ -239,7 +238,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   settle_ties(team, selection, e, shared);
   exchange_sums(a, at, team, selection, e, shared);
   const float bound = score_bound(a, shared);
-  score_entries(a, e, bound, shared);
+  score_entries<kDim, kTiles>(a, e, bound, shared);
   const HitRoom hits = {reinterpret_cast<int32_t*>(arena + a.arena.hits), a.mailbox.hit_capacity};
   find_hits(a, team, selection, e, hits, bound, shared);
   const HitRange& range = shared.hits;

@@ -32,14 +32,10 @@ PKV_DEVICE LogSum sum_lanes(const LogSum& mine) {
 // are free behind it.
 template <int kDim>
 PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team& team,
-                             const Selection& selection, const uint16_t* keys,
-                             unsigned char* arena, FusedShared<kDim>& shared) {
-  const auto is_entry = [&selection](uint32_t key) { return key >= selection.key; };
-  const auto is_tie = [&selection](uint32_t key) {
-    return key == selection.key && selection.key < selection.sure;
-  };
-  OrderedKeys ordered(keys, at.length);
-  const KeyCounts total = ordered.count(shared.scan.sums, is_entry, is_tie);
+                             const Selection& selection, const uint16_t* keys, unsigned char* arena,
+                             FusedShared<kDim>& shared) {
+  OrderedKeys ordered(keys, at.length, selection.key, selection.sure);
+  const KeyCounts total = ordered.count(shared.scan.sums);
   Entries e{};
   e.count = static_cast<int32_t>(total.entries);
   e.samples = reinterpret_cast<uint32_t*>(arena + a.arena.sample_state);
@@ -54,7 +50,7 @@ PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team&
     e.estimates = a.spill.estimates + first * a.group;
     e.scores = a.spill.scores + first;
   }
-  ordered.visit(is_entry, is_tie, [&](int32_t i, int32_t entry, int32_t tie) {
+  ordered.visit([&](int32_t i, int32_t entry, int32_t tie) {
     e.list[entry] = static_cast<uint32_t>(i) | (tie >= 0 ? kTieFlag : 0U);
     if (tie >= 0) shared.tie_entry[tie] = entry;
   });
@@ -65,7 +61,8 @@ PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team&
     const auto i =
         static_cast<uint32_t>(sample_position(at.samples, e.first_sample + s) - at.begin);
     const uint32_t key = keys[i];
-    e.samples[s] = i | (is_tie(key) ? kTieFlag : (is_entry(key) ? kSampleTaken : 0U));
+    e.samples[s] =
+        i | (key >= selection.sure ? kSampleTaken : (key >= selection.key ? kTieFlag : 0U));
   }
   const auto own_ties = static_cast<int32_t>(total.ties);
   if (thread_index() == 0) {
@@ -197,7 +194,7 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
   };
   int32_t row = kRows * Group::index();
   if (row < total) load_next(row);
-  // The next keys' loads are under way while these are multiplied.
+    // The next keys' loads are under way while these are multiplied.
 #pragma unroll 1
   for (; row < total; row += kStep) {
     Chunks chunks[2];
@@ -258,8 +255,8 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
 
 // Which of the block's ties come in. All threads.
 template <int kDim>
-PKV_DEVICE void settle_ties(const Team& team, const Selection& selection,
-                            const Entries& e, FusedShared<kDim>& shared) {
+PKV_DEVICE void settle_ties(const Team& team, const Selection& selection, const Entries& e,
+                            FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   if (selection.ties == 0) return;
 #pragma unroll 1

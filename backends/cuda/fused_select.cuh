@@ -18,11 +18,12 @@ struct KeyCounts {
   uint32_t ties;
 };
 
-// Keys of the block in runs of each warp, in order. `is_entry`, `is_tie` (which an entry may be) say
-// what a key is.
+// Keys of the block in runs of each warp, in order: entries are those from `low` up, ties those of
+// them below `high`.
 class OrderedKeys {
  public:
-  PKV_DEVICE OrderedKeys(const uint16_t* keys, int32_t length) : keys_(keys) {
+  PKV_DEVICE OrderedKeys(const uint16_t* keys, int32_t length, uint32_t low, uint32_t high)
+      : keys_(keys), low_(low << 16 | low), high_(high << 16 | high) {
     const auto padded = static_cast<int32_t>(gpu::round_up(length, kUnitKeys));
     const auto run =
         static_cast<int32_t>(gpu::round_up((padded + kFusedWarps - 1) / kFusedWarps, kAtOnce * 32));
@@ -32,22 +33,19 @@ class OrderedKeys {
   }
 
   // Of the block. All threads.
-  template <class IsEntry, class IsTie>
-  PKV_DEVICE KeyCounts count(uint64_t* room, const IsEntry& is_entry, const IsTie& is_tie) {
+  PKV_DEVICE KeyCounts count(uint64_t* room) {
     using Group = LaneGroup<32>;
-    KeyCounts mine = {};
+    uint32_t entries = 0;
+    uint32_t sure = 0;
 #pragma unroll 1
     for (int32_t i = begin_ + kAtOnce * Group::rank(); i < end_; i += kAtOnce * 32) {
       const Words<4> words = load_words<4>(keys_ + i);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (is_entry(key(words, j))) ++mine.entries;
-        if (is_tie(key(words, j))) ++mine.ties;
-      }
+      each_at_least(words, low_, [&](int) { ++entries; });
+      each_at_least(words, high_, [&](int) { ++sure; });
     }
-    mine = {Group::sum(mine.entries), Group::sum(mine.ties)};
+    const uint64_t mine = uint64_t{Group::sum(entries - sure)} << 32 | Group::sum(entries);
     sync_block();  // the room is free
-    if (Group::rank() == 0) room[Group::index()] = uint64_t{mine.ties} << 32 | mine.entries;
+    if (Group::rank() == 0) room[Group::index()] = mine;
     sync_block();
     uint64_t total = 0;
     uint64_t before = 0;
@@ -60,10 +58,9 @@ class OrderedKeys {
     return {static_cast<uint32_t>(total), static_cast<uint32_t>(total >> 32)};
   }
 
-  // visit(i, entry, tie) for each entry, `tie` -1 or its number; after count() of the same.
-  template <class IsEntry, class IsTie, class Visit>
-  PKV_DEVICE void visit(const IsEntry& is_entry, const IsTie& is_tie,
-                        const Visit& visit_entry) const {
+  // visit(i, entry, tie) for each entry, `tie` -1 or its number; after count().
+  template <class Visit>
+  PKV_DEVICE void visit(const Visit& visit_entry) const {
     using Group = LaneGroup<32>;
     constexpr int kTie = 16;  // bits from which ties are counted
     KeyCounts before = before_;
@@ -73,15 +70,13 @@ class OrderedKeys {
       Words<4> words = {};
       if (first < end_) words = load_words<4>(keys_ + first);
       uint32_t entries = 0;
-      uint32_t ties = 0;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (is_entry(key(words, j))) entries |= 1U << j;
-        if (is_tie(key(words, j))) ties |= 1U << j;
-      }
+      uint32_t sure = 0;
+      each_at_least(words, low_, [&](int j) { entries |= 1U << j; });
       if (!Group::any(entries != 0)) continue;
-      const auto mine = static_cast<uint32_t>(Group::count_bits(entries) +
-                                              (Group::count_bits(ties) << kTie));
+      each_at_least(words, high_, [&](int j) { sure |= 1U << j; });
+      const uint32_t ties = entries & ~sure;
+      const auto mine =
+          static_cast<uint32_t>(Group::count_bits(entries) + (Group::count_bits(ties) << kTie));
       const uint32_t lower = Group::sum_before(mine);
       const uint32_t all = Group::shuffle(lower + mine, 31);
       uint32_t entry = before.entries + (lower & ((1U << kTie) - 1));
@@ -91,21 +86,34 @@ class OrderedKeys {
 #pragma unroll 1
       for (; entries != 0; entries &= entries - 1) {
         const int j = trailing_zeros(entries);
-        const bool is_one = ((ties >> j) & 1U) != 0;
-        visit_entry(first + j, static_cast<int32_t>(entry), is_one ? static_cast<int32_t>(tie) : -1);
+        const bool is_tie = ((ties >> j) & 1U) != 0;
+        visit_entry(first + j, static_cast<int32_t>(entry),
+                    is_tie ? static_cast<int32_t>(tie) : -1);
         ++entry;
-        if (is_one) ++tie;
+        if (is_tie) ++tie;
       }
     }
   }
 
  private:
   static constexpr int kAtOnce = 8;
-  PKV_DEVICE static uint32_t key(const Words<4>& words, int j) {
-    return (words.word[j / 2] >> (16 * (j % 2))) & 0xffffU;
+
+  // use(j) for keys of at least those of `least`, two to a word.
+  template <class Use>
+  PKV_DEVICE static void each_at_least(const Words<4>& words, uint32_t least, const Use& use) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 2; ++i) {
+      bool high = false;
+      bool low = false;
+      (void)__vibmax_u16x2(words.word[i], least, &high, &low);
+      if (low) use(2 * i);
+      if (high) use(2 * i + 1);
+    }
   }
 
   const uint16_t* keys_;
+  uint32_t low_;
+  uint32_t high_;
   int32_t begin_;
   int32_t end_;
   KeyCounts before_ = {};
@@ -162,12 +170,10 @@ PKV_APART Selection settle_many_ties(const FusedArgs& a, const BlockRow& at, con
     if (order != digits.prefix) keys[i] = order > digits.prefix ? cut_key + 1 : 0;
   });
   sync_block();
-  OrderedKeys ordered(keys, at.length);
-  const auto is_equal = [cut_key](uint32_t key) { return key == cut_key; };
-  const auto is_none = [](uint32_t) { return false; };
-  ordered.count(shared.scan.sums, is_equal, is_none);
-  ordered.visit(is_equal, is_none, [&](int32_t i, int32_t entry, int32_t) {
-    keys[i] = entry < quota ? cut_key + 1 : 0;
+  OrderedKeys ordered(keys, at.length, cut_key, cut_key + 1);
+  ordered.count(shared.scan.sums);
+  ordered.visit([&](int32_t i, int32_t, int32_t tie) {
+    if (tie >= 0) keys[i] = tie < quota ? cut_key + 1 : 0;
   });
   sync_block();
   selection.slot_base +=

@@ -110,9 +110,7 @@ struct HitRoom {
   // Of each in the row cache; kNoLine: it is not there.
   PKV_DEVICE int32_t* line() const { return memory + 3 * capacity; }
   // Of all that may be hits of the row: the order key of their score, and their positions.
-  PKV_DEVICE uint32_t* order() const {
-    return reinterpret_cast<uint32_t*>(memory + 4 * capacity);
-  }
+  PKV_DEVICE uint32_t* order() const { return reinterpret_cast<uint32_t*>(memory + 4 * capacity); }
   PKV_DEVICE uint32_t* positions() const {
     return reinterpret_cast<uint32_t*>(memory + 5 * capacity);
   }
@@ -222,8 +220,8 @@ PKV_DEVICE int32_t sample_from(const format::Samples& samples, int64_t position)
   if (samples.steps == 0) return 0;
   const int64_t step =
       quotient(position + samples.stride - 1, static_cast<int32_t>(samples.stride));
-  const int64_t i = quotient(step * samples.count + samples.steps - 1,
-                             static_cast<int32_t>(samples.steps));
+  const int64_t i =
+      quotient(step * samples.count + samples.steps - 1, static_cast<int32_t>(samples.steps));
   return static_cast<int32_t>(i < samples.count ? i : samples.count);
 }
 
@@ -330,8 +328,7 @@ PKV_DEVICE void find_dense(const FusedArgs& a, int64_t row, int32_t rank,
   if (p != 0) return;
   const int64_t own = share.end - share.begin;
   shared.at.dense = share;
-  shared.at.dense_slots =
-      own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
+  shared.at.dense_slots = own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
 }
 
 }  // namespace pkv::cuda

@@ -229,8 +229,7 @@ PKV_APART void sum_all_samples(const FusedArgs& a, const BlockRow& at, const Ent
 // threads of warps below G; shared.warp_mass is there.
 template <int kDim>
 PKV_DEVICE void settle_tail(const FusedArgs& a, const Team& team, const Entries& e,
-                            const HitRoom& hits, const HitRange& range,
-                            FusedShared<kDim>& shared) {
+                            const HitRoom& hits, const HitRange& range, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const int g = Group::index();
   if (g >= a.group) return;

@@ -278,6 +278,8 @@ struct VoteScan {
   }
 };
 
+inline constexpr int kScanAhead = 4;  // rounds from votes to the prefetch of their keys
+
 // By one warp.
 template <int kDim>
 PKV_DEVICE void prefetch_scan(const FusedArgs& a, const KeyRange& keys,
@@ -286,7 +288,7 @@ PKV_DEVICE void prefetch_scan(const FusedArgs& a, const KeyRange& keys,
   const bool is_sample = lane < kFusedWarps;
   const int64_t first = is_sample ? VoteSample<kDim>::position(keys.n, lane) : keys.begin;
   const int64_t left = is_sample ? keys.n - first : keys.length;
-  const int64_t most = is_sample ? kUnitKeys : 2 * VoteScan<kDim>::kKeys;
+  const int64_t most = is_sample ? kUnitKeys : kScanAhead * VoteScan<kDim>::kKeys;
   if (lane > kFusedWarps || left <= 0) return;
   prefetch_keys(a.store.layout, records, first, left < most ? left : most);
 }
@@ -308,6 +310,12 @@ PKV_DEVICE void scan_keys(const FusedArgs& a, const BlockRow& at, const VoteQuer
     const Scan scan = next;
     if (first + Scan::kKeys + kSpan <= length) {
       next.load(a, records, begin + first + Scan::kKeys);
+    }
+    // What comes after that is on its way to L2.
+    const int lane = LaneGroup<32>::rank();
+    const int32_t ahead = first + kScanAhead * Scan::kKeys + lane * kFusedWarps * kUnitKeys;
+    if (lane < Scan::kUnits && ahead + kUnitKeys <= length) {
+      prefetch_keys(a.store.layout, records, begin + ahead, kUnitKeys);
     }
 #pragma unroll
     for (int u = 0; u < Scan::kUnits; ++u) {
