@@ -1,7 +1,7 @@
 // The device's cache of fetched rows inside the fused step; what it holds is the same as by stages
 // (backends/gpu/row_cache.cuh says how), docs/decisions/0013-row-cache.md.
-//  - Each block copies the row's tags while the query is prepared, before it tells the team anything,
-//    and looks its hits up in the copy: nobody changes tags before all blocks have posted theirs.
+//  - Each block copies the row's tags while the query is prepared, before it tells the team
+//    anything, and looks its hits up in the copy: tags change when all have posted theirs.
 //  - Behind the attention every set has one block, and there one warp, which gives lines to rows
 //    that were not found and posts them.
 //  - The block that fetched such a row writes it to its line.
@@ -108,8 +108,8 @@ class WarpCacheSet {
   uint64_t tag_;
 };
 
-// The block's sets after this step, and lines for rows that they lack, to the team. All threads; the
-// row's hits are settled.
+// The block's sets after this step, and lines for rows that they lack, to the team. All threads;
+// the row's hits are settled.
 template <int kDim>
 PKV_APART void claim_lines(const FusedArgs& a, const Team team, const uint64_t* tags,
                            const HitRoom hits, FusedShared<kDim>& shared) {
@@ -162,8 +162,8 @@ PKV_APART void claim_lines(const FusedArgs& a, const Team team, const uint64_t* 
   }
 }
 
-// Rows that the block fetched, to the lines that they were given: from their slots (NULL: they are no
-// longer there), or from where they come from. All threads, after claim_lines.
+// Rows that the block fetched, to the lines that they were given: from their slots (NULL: they are
+// no longer there), or from where they come from. All threads, after claim_lines.
 template <int kDim>
 PKV_APART void keep_rows(const FusedArgs& a, const Team team, const HitRoom hits,
                          const unsigned char* slots, FusedShared<kDim>& shared) {

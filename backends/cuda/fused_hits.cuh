@@ -5,7 +5,7 @@
 // place.
 #pragma once
 
-#include "backends/cuda/fused_rerank.cuh"
+#include "backends/cuda/fused_sums.cuh"
 #include "backends/gpu/score.cuh"
 
 namespace pkv::cuda {

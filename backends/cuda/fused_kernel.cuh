@@ -10,7 +10,7 @@
 //   rows' attention; exchange: partial outputs
 #pragma once
 
-#include "backends/cuda/fused_attend.cuh"
+#include "backends/cuda/fused_output.cuh"
 #include "backends/cuda/fused_query.cuh"
 
 namespace pkv::cuda {

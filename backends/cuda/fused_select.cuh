@@ -7,7 +7,7 @@
 //     exact votes, and by position.
 #pragma once
 
-#include "backends/cuda/fused_vote.cuh"
+#include "backends/cuda/fused_scan.cuh"
 #include "core/format/candidates.h"
 
 namespace pkv::cuda {
