@@ -55,20 +55,6 @@ PKV_DEVICE int32_t find_line(const RowCacheRow& row, const uint64_t* tags, int32
   return line;
 }
 
-// Whether entry `i` of those that may be hits of the row is one. By one warp.
-PKV_DEVICE bool is_hit(const HitRoom& hits, const HitRange& range, int32_t i) {
-  using Group = LaneGroup<32>;
-  if (range.all == range.wanted) return true;
-  const uint32_t mine = hits.order()[i];
-  int32_t before = 0;
-#pragma unroll 1
-  for (int32_t j = Group::rank(); j < range.all; j += 32) {
-    const uint32_t other = hits.order()[j];
-    if (other > mine || (other == mine && j < i)) ++before;
-  }
-  return Group::sum(before) < range.wanted;
-}
-
 // RowCacheSet of one warp: lane w has way w.
 class WarpCacheSet {
  public:
@@ -139,7 +125,9 @@ PKV_APART void claim_lines(const FusedArgs& a, const Team team, const uint64_t* 
         for (; members != 0; members &= members - 1) {
           const int lane = trailing_zeros(members);
           const int32_t position = Group::shuffle(own_position, lane);
-          if (!is_hit(hits, range, first + lane)) continue;
+          const bool is_hit =
+              range.all == range.wanted || hits_before(hits, range, first + lane) < range.wanted;
+          if (!is_hit) continue;
           const bool is_there = set.find(position);
           if (pass == 0) {
             ++all;

@@ -186,6 +186,19 @@ PKV_DEVICE void post_hits(const BlockRow& at, const Team& team, const Entries& e
   }
 }
 
+// How many of those that may be hits of the row come before the one of this number. By one warp.
+PKV_DEVICE int32_t hits_before(const HitRoom& room, const HitRange& range, int32_t number) {
+  using Group = LaneGroup<32>;
+  const uint32_t mine = room.order()[number];
+  int32_t before = 0;
+#pragma unroll 1
+  for (int32_t j = Group::rank(); j < range.all; j += 32) {
+    const uint32_t other = room.order()[j];
+    if (other > mine || (other == mine && j < number)) ++before;
+  }
+  return Group::sum(before);
+}
+
 // Who is in, and the row's hits as results. All threads.
 template <int kDim>
 PKV_DEVICE void settle_hits(const FusedArgs& a, const BlockRow& at, const Team& team,
@@ -202,20 +215,14 @@ PKV_DEVICE void settle_hits(const FusedArgs& a, const BlockRow& at, const Team& 
 #pragma unroll 1
   for (int32_t i = Group::index(); i < range.own; i += kFusedWarps) {
     const int32_t number = range.base + i;
-    const uint32_t mine = room.order()[number];
-    int32_t before = 0;
-#pragma unroll 1
-    for (int32_t j = Group::rank(); j < range.all; j += 32) {
-      const uint32_t other = room.order()[j];
-      if (other > mine || (other == mine && j < number)) ++before;
-    }
-    before = Group::sum(before);
+    const int32_t before = hits_before(room, range, number);
     if (Group::rank() != 0) continue;
     const bool is_hit = before < range.wanted;
     room.place()[i] = is_hit ? before : -1;
     if (!is_hit) continue;
     a.positions[at.row * a.k + before] = static_cast<int32_t>(room.positions()[number]);
-    if (a.scores != nullptr) a.scores[at.row * a.k + before] = value_of_order_key(mine);
+    if (a.scores != nullptr)
+      a.scores[at.row * a.k + before] = value_of_order_key(room.order()[number]);
   }
   if (team.rank == 0) {
     if (thread_index() == 0) a.counts[at.row] = range.wanted;
