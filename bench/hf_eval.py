@@ -181,7 +181,7 @@ def steps(bench, first, captured, options, say):
 def needles(bench, tokenizer, options, say):
     """Facts in a haystack, each asked for after one prefill; question and answer are steps."""
     filler = tokens_of(tokenizer, held_text(options.text), options)[0]
-    for haystack in range(options.haystacks):
+    for haystack in range(options.first, options.first + options.haystacks):
         rng = random.Random(haystack)
         names = rng.sample(NAMES, options.needles)
         values = [rng.randrange(10000, 100000) for _ in names]
@@ -231,6 +231,7 @@ def main(argv=None):
     parser.add_argument("--texts", type=int, default=2)
     parser.add_argument("--greedy", type=int, default=256)
     parser.add_argument("--haystacks", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="number of the first haystack")
     parser.add_argument("--needles", type=int, default=40, help="facts per haystack")
     parser.add_argument("--methods", default="full,default,all,paper")
     parser.add_argument("--measures", default="perplexity,needles")

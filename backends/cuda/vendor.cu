@@ -74,14 +74,14 @@ pkv_status VendorDevice::check_whole_step(const pkv_host* host, int ordinal,
                                           const pkv_step_args& args) const {
   if (step_path != StepPath::kFused) return PKV_OK;
   const char* why = why_not_fused_shape(args, ordinal);
-  if (why == nullptr) why = why_not_fused_types(args);
+  if (why == nullptr) why = why_not_fused_types(args, ordinal);
   return why == nullptr ? PKV_OK : backend::refuse(host, PKV_UNIMPLEMENTED, "step=fused: %s", why);
 }
 
 bool VendorDevice::run_whole_step(int ordinal, const pkv_step_args& args, void* scratch,
                                   gpuStream_t stream, gpuError_t* error) const {
   if (step_path == StepPath::kStages || why_not_fused_shape(args, ordinal) != nullptr ||
-      why_not_fused_types(args) != nullptr) {
+      why_not_fused_types(args, ordinal) != nullptr) {
     return false;
   }
   *error = launch_fused(args, ordinal, scratch, stream);
