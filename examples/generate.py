@@ -64,6 +64,7 @@ def main(argv=None):
     parser.add_argument("--k", type=int, default=100, help="rows that are attended in full")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ..")
+    parser.add_argument("--captured", action="store_true", help="on a GPU: tokens by a CUDA graph")
     parser.add_argument("--compare", action="store_true", help="full attention too")
     options = parser.parse_args(argv)
     if (options.prompt is None) == (options.prompt_file is None):
@@ -78,6 +79,8 @@ def main(argv=None):
     print(f"{inputs['input_ids'].shape[1]} tokens of prompt", file=sys.stderr)
 
     settings = dict(profile=options.profile, candidates=options.candidates, k=options.k)
+    if options.captured:
+        settings["captured"] = inputs["input_ids"].shape[1] + options.tokens
     try:
         pariskv.hf.enable(model, **settings)
     except (pariskv.Error, pariskv.hf.UnsupportedModelError) as error:

@@ -21,7 +21,7 @@ inline constexpr int kMaxTies = 1024;    // keys of the vote's last bin that a l
 inline constexpr int kSpareHits = 128;   // beyond k, of the scores' last bin
 inline constexpr int kSampleSlack = 2 * kUnitKeys;  // of a block beyond its even share
 inline constexpr int kFusedHits = 2048;             // k at most
-inline constexpr int kHitArrays = 5;                // of HitRoom
+inline constexpr int kHitArrays = 6;                // of HitRoom
 inline constexpr int kFusedSamples = 1024;          // T at most
 
 // What a word of a mailbox is for; offsets within that of a block, in words.
@@ -29,19 +29,20 @@ inline constexpr int kHistogramWords = 256;  // two of them take turns
 inline constexpr int kStatWords = 64;
 struct Mailbox {
   uint64_t* words;      // [blocks, block_words]
-  uint64_t* lists;      // [teams, list_words] ties, then hits
+  uint64_t* lists;      // [teams, list_words] ties, hits, lines of the row cache
   int32_t block_words;  // multiples of 32
   int32_t list_words;
-  int32_t hit_capacity;  // of a list of hits: two words each
+  int32_t hit_capacity;  // of hits: two words each, and one of lines
 
   static constexpr int kStats = 2 * kHistogramWords;
   static constexpr int kTail = kStats + kStatWords;
   static constexpr int kPartial = kTail + kStatWords;
 };
 
-// Pieces of a block's dynamic shared memory behind FusedShared, in bytes from there: first fetched
-// rows. Until the list is written, keys lie over everything in front of it.
+// Pieces of a block's dynamic shared memory behind FusedShared, in bytes from there: first slots of
+// dense tokens and fetched rows. Until the list is written, keys lie over what is in front of it.
 struct Arena {
+  int32_t keys;          // [keys of the block] of 16 bits; behind the slots where there is room
   int32_t join;          // floats [kFusedWarps, 4, d] that warps join
   int32_t estimates;     // [capacity, G] floats
   int32_t scores;        // [capacity] floats
@@ -49,11 +50,13 @@ struct Arena {
   int32_t samples;       // [sample_capacity, G] floats
   int32_t sample_state;  // [sample_capacity] words
   int32_t hits;          // HitRoom
+  int32_t tags;          // [lines] of the row cache
   int32_t bytes;
   int32_t capacity;   // entries of a block's list; more go to memory
-  int32_t row_slots;  // fetched rows at a time
+  int32_t row_slots;  // tokens at a time
   int32_t row_bytes;  // of a slot: K, then V
   int32_t keys_fit;   // 1: keys lie in shared memory
+  int32_t is_early;   // 1: slots are free from the beginning, so dense tokens need not wait
 };
 
 // Where a block's list goes if the arena is too short, and keys that do not fit.
@@ -102,8 +105,10 @@ struct FusedArgs {
   TokenRun runs[PKV_MAX_PARTS];
   VectorSource row_keys;
   VectorSource row_values;
+  pkv_dtype dtype;  // of all K and V
   int32_t key_bytes;
   int32_t value_bytes;
+  pkv_row_cache_args row_cache;  // its data is NULL: none
   TensorView output;
   float* lse;
   const float* sink_logits;
@@ -118,7 +123,7 @@ struct FusedArgs {
 // Why the kernel cannot serve a step of this shape on the device, or of these element types; NULL:
 // it can. Scratch depends on the shape alone.
 const char* why_not_fused_shape(const pkv_step_args& args, int ordinal);
-const char* why_not_fused_types(const pkv_step_args& args);
+const char* why_not_fused_types(const pkv_step_args& args, int ordinal);
 
 // Bytes of scratch, where the shape can be served.
 int64_t fused_scratch_bytes(const pkv_step_args& args, int ordinal);

@@ -6,6 +6,7 @@
 // every later load of the multiprocessor.
 #pragma once
 
+#include "backends/cuda/fused_cache.cuh"
 #include "backends/cuda/fused_tail.cuh"
 #include "backends/gpu/fetch.cuh"
 
@@ -49,24 +50,34 @@ PKV_DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* 
 // Before copy engines write where threads have read or written.
 PKV_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// K and V of a token into a slot, announced to the barrier. By one thread.
+// `bytes` at `from` to shared memory, announced to the barrier.
+PKV_DEVICE void request_bytes(const std::byte* from, unsigned char* to, int32_t bytes,
+                              uint64_t* barrier) {
+  if (is_aligned(from, 16)) {
+    expect_bytes(barrier, static_cast<uint32_t>(bytes));
+    copy_bulk(to, from, static_cast<uint32_t>(bytes), barrier);
+    return;
+  }
+#pragma unroll 1
+  for (int32_t j = 0; j < bytes; j += 2) {
+    *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
+  }
+}
+
+// K and V of a token into a slot; in one piece where they lie side by side. By one thread.
 PKV_DEVICE void request_token(const FusedArgs& a, const std::byte* keys, const std::byte* values,
                               unsigned char* slot, uint64_t* barrier) {
   fence_copies();
+  int32_t at_once = a.key_bytes;
+  if (values == keys + a.key_bytes) at_once += a.value_bytes;
+  const std::byte* from = keys;
 #pragma unroll 1
-  for (int side = 0; side < 2; ++side) {
-    const std::byte* from = side == 0 ? keys : values;
-    unsigned char* to = side == 0 ? slot : slot + a.key_bytes;
-    const int32_t bytes = side == 0 ? a.key_bytes : a.value_bytes;
-    if (is_aligned(from, 16)) {
-      expect_bytes(barrier, static_cast<uint32_t>(bytes));
-      copy_bulk(to, from, static_cast<uint32_t>(bytes), barrier);
-    } else {
-#pragma unroll 1
-      for (int32_t j = 0; j < bytes; j += 2) {
-        *reinterpret_cast<uint16_t*>(to + j) = *reinterpret_cast<const uint16_t*>(from + j);
-      }
+  for (int32_t done = 0; done < a.arena.row_bytes; done += at_once) {
+    if (done > 0) {
+      from = values;
+      at_once = a.value_bytes;
     }
+    request_bytes(from, slot + done, at_once, barrier);
   }
 }
 
@@ -75,65 +86,95 @@ PKV_DEVICE void request_token(const FusedArgs& a, const std::byte* keys, const s
 template <int kDim>
 PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entries& e,
                              const HitRoom& hits, int32_t begin, int32_t end, unsigned char* slots,
-                             FusedShared<kDim>& shared) {
-  const VectorRow keys = a.row_keys.row(at.sequence, at.sequence, at.head);
-  const VectorRow values = a.row_values.row(at.sequence, at.sequence, at.head);
+                             const uint64_t* tags, FusedShared<kDim>& shared) {
+  if (begin + thread_index() < end) {
+    const VectorRow keys = a.row_keys.row(at.sequence, at.sequence, at.head);
+    const VectorRow values = a.row_values.row(at.sequence, at.sequence, at.head);
+    const RowCacheRow cache = cache_row(a, at);
+    const bool has_cache = shared.has_cache != 0;
 #pragma unroll 1
-  for (int32_t i = begin + thread_index(); i < end; i += kFusedThreads) {
-    const int64_t position = at.begin + (e.list[hits.entry[i]] & kPlaceMask);
-    request_token(a, keys.at(position), values.at(position),
-                  slots + (i - begin) * a.arena.row_bytes, &shared.row_barrier);
+    for (int32_t i = begin + thread_index(); i < end; i += kFusedThreads) {
+      const int64_t position = at.begin + (e.list[hits.entry()[i]] & kPlaceMask);
+      const int32_t line =
+          has_cache ? find_line(cache, tags, static_cast<int32_t>(position)) : kNoLine;
+      hits.line()[i] = line;
+      const bool is_there = line != kNoLine;
+      request_token(a, is_there ? cache.key(line) : keys.at(position),
+                    is_there ? cache.value(line) : values.at(position),
+                    slots + (i - begin) * a.arena.row_bytes, &shared.row_barrier);
+    }
   }
   sync_block();
   if (thread_index() == 0) arrive_barrier(&shared.row_barrier);
 }
 
-// The block's dense tokens into slots, while records travel: later, loads would wait behind the
-// translations of rows in the host's memory. All threads.
+// Of the block's dense tokens `begin` .. `end` into slots, by threads `thread` of `threads`. What
+// stands in for the end of request_rows is the caller's.
 template <int kDim>
-PKV_DEVICE void request_dense(const FusedArgs& a, const BlockRow& at, unsigned char* slots,
-                              FusedShared<kDim>& shared) {
-  if (at.dense_slots == 0) return;
+PKV_DEVICE void request_dense(const FusedArgs& a, int32_t begin, int32_t end, unsigned char* slots,
+                              int thread, int threads, FusedShared<kDim>& shared) {
 #pragma unroll 1
-  for (int32_t i = thread_index(); i < at.dense_slots; i += kFusedThreads) {
-    int64_t t = at.dense.begin + i;
+  for (int32_t i = begin + thread; i < end; i += threads) {
+    const int64_t t = shared.at.dense.begin + i;
     int32_t p = 0;
 #pragma unroll 1
-    while (t >= a.runs[p].length(at.entry, at.row)) t -= a.runs[p++].length(at.entry, at.row);
-    const TokenRun& run = a.runs[p];
-    if (run.starts != nullptr) t += run.starts[at.entry];
-    request_token(a, run.keys.row(at.entry, at.sequence, at.head).at(t),
-                  run.values.row(at.entry, at.sequence, at.head).at(t),
-                  slots + i * a.arena.row_bytes, &shared.dense_barrier);
+    while (p + 1 < a.part_count && t >= shared.dense[p + 1].before) ++p;
+    const DenseRun& run = shared.dense[p];
+    const int64_t position = t - run.before + run.start;
+    request_token(a, run.keys.at(position), run.values.at(position),
+                  slots + (i - begin) * a.arena.row_bytes, &shared.dense_barrier);
   }
+}
+// The same by all threads, with the arrival.
+template <int kDim>
+PKV_APART void request_dense_now(const FusedArgs& a, int32_t begin, int32_t end,
+                                 unsigned char* slots, FusedShared<kDim>& shared) {
+  request_dense(a, begin, end, slots, thread_index(), kFusedThreads, shared);
   sync_block();
   if (thread_index() == 0) arrive_barrier(&shared.dense_barrier);
 }
 
-// kCount neighbouring elements as they lie: f32 (kIsWide) or 16 bits.
+// A further batch of dense tokens or of rows, into slots that are no longer read once all threads
+// have come here.
+template <int kDim>
+PKV_APART void request_batch(const FusedArgs& a, const Entries e, const HitRoom hits, bool is_rows,
+                             int32_t begin, int32_t end, unsigned char* slots, const uint64_t* tags,
+                             FusedShared<kDim>& shared) {
+  sync_block();
+  if (is_rows) {
+    request_rows(a, shared.at, e, hits, begin, end, slots, tags, shared);
+  } else {
+    request_dense_now(a, begin, end, slots, shared);
+  }
+}
+
+// The mean of the zone's values into shared.mean, by threads `thread` of `threads`.
+template <int kDim>
+PKV_DEVICE void load_mean(const FusedArgs& a, int thread, int threads, FusedShared<kDim>& shared) {
+  const int32_t dv = a.codec.geometry.value_dim;
+  const int64_t zone_row = shared.at.sequence * a.codec.geometry.kv_heads + shared.at.head;
+  const int64_t good = a.good_counts[zone_row];
+  if (thread == 0) shared.has_mean = good > 0 ? 1 : 0;
+#pragma unroll 1
+  for (int32_t j = thread; j < dv; j += threads) {
+    shared.mean[j] =
+        fdiv_rn(static_cast<float>(a.value_sums[zone_row * dv + j]), static_cast<float>(good));
+  }
+}
+
+// kCount neighbouring elements as they lie in a slot: f32 (kIsWide) or 16 bits.
 template <int kCount, bool kIsWide>
 struct RawRun {
   static constexpr int kWords = kIsWide ? kCount : kCount / 2;
   uint32_t word[kWords];
 
-  PKV_DEVICE void load(const std::byte* from) {
+  PKV_DEVICE void load(const unsigned char* from) {
     constexpr int kAtOnce = kWords < 4 ? kWords : 4;
-    if (is_aligned(from, 4 * kAtOnce)) {
 #pragma unroll
-      for (int i = 0; i < kWords; i += kAtOnce) {
-        const auto words = load_words<kAtOnce>(from + 4 * i);
+    for (int i = 0; i < kWords; i += kAtOnce) {
+      const auto words = load_words<kAtOnce>(from + 4 * i);
 #pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) word[i + j] = words.word[j];
-      }
-    } else if (kIsWide) {
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) word[i] = reinterpret_cast<const uint32_t*>(from)[i];
-    } else {
-      const auto* halves = reinterpret_cast<const uint16_t*>(from);
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        word[i] = halves[2 * i] | static_cast<uint32_t>(halves[2 * i + 1]) << 16;
-      }
+      for (int j = 0; j < kAtOnce; ++j) word[i + j] = words.word[j];
     }
   }
   PKV_DEVICE void clear() {
@@ -171,22 +212,6 @@ PKV_DEVICE void sum_heads(float (&x)[kHeadsAtOnce]) {
   for (int h = 0; h < kHeadsAtOnce; ++h) x[h] = Group::shuffle(c, 8 * h);
 }
 
-// Where a token's vectors lie; keys NULL: there is none.
-struct TokenAt {
-  const std::byte* keys;
-  const std::byte* values;
-};
-
-// Tokens with K and V: a part of a part, or rows in slots.
-struct TokenSpan {
-  VectorRow keys;
-  VectorRow values;
-  int64_t start;
-  int64_t count;
-  const int32_t* places;  // NULL, or negative for those to leave out
-  pkv_dtype dtype;
-};
-
 template <int kDim>
 struct WarpShape {
   static constexpr int kHeads = kHeadsAtOnce;
@@ -199,11 +224,8 @@ struct WarpAttention {
   static constexpr int kElements = kDim / 32;
   Softmax<WarpShape<kDim>> state;
   float q[kHeadsAtOnce][kElements];
-  ScaledLogit logit;
-  bool has_values;  // the lane's elements of V exist
 
-  PKV_DEVICE WarpAttention(const FusedArgs& a, const FusedShared<kDim>& shared, int32_t first)
-      : logit(a.logit) {
+  PKV_DEVICE WarpAttention(const FusedArgs& a, const FusedShared<kDim>& shared, int32_t first) {
     const int lane = LaneGroup<32>::rank();
     state.clear();
 #pragma unroll
@@ -212,38 +234,37 @@ struct WarpAttention {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) q[h][i] = shared.raw[g][kElements * lane + i];
     }
-    has_values = kElements * lane < a.codec.geometry.value_dim;
   }
 
-  // The warp's tokens of a span: every kFusedWarps-th.
-  PKV_DEVICE void attend(const TokenSpan& span) {
-    constexpr int kAhead = kIsWide || kDim > 128 ? 2 : 4;
+  // The warp's tokens of those in `count` slots: every kFusedWarps-th. `places`: NULL, or negative
+  // for those to leave out.
+  PKV_DEVICE void attend(const FusedArgs& a, const unsigned char* slots, int32_t count,
+                         const int32_t* places) {
+    constexpr int kAhead = 2;
     constexpr int kSize = kIsWide ? 4 : 2;
     const int offset = LaneGroup<32>::rank() * kElements * kSize;
+    const bool has_values = offset < a.value_bytes;  // the lane's elements of V exist
 #pragma unroll 1
-    for (int64_t base = LaneGroup<32>::index(); base < span.count; base += kFusedWarps * kAhead) {
+    for (int32_t base = LaneGroup<32>::index(); base < count; base += kFusedWarps * kAhead) {
       RawRun<kElements, kIsWide> keys[kAhead];
       RawRun<kElements, kIsWide> values[kAhead];
       bool is_there[kAhead];
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        const int64_t t = base + u * kFusedWarps;
-        TokenAt token = {nullptr, nullptr};
-        if (t < span.count && (span.places == nullptr || span.places[t] >= 0)) {
-          token = {span.keys.at(span.start + t), span.values.at(span.start + t)};
-        }
-        is_there[u] = token.keys != nullptr;
+        const int32_t t = base + u * kFusedWarps;
+        is_there[u] = t < count && (places == nullptr || places[t] >= 0);
         keys[u].clear();
         values[u].clear();
         if (!is_there[u]) continue;
-        keys[u].load(token.keys + offset);
-        if (has_values) values[u].load(token.values + offset);
+        const unsigned char* slot = slots + t * a.arena.row_bytes + offset;
+        keys[u].load(slot);
+        if (has_values) values[u].load(slot + a.key_bytes);
       }
       float logits[kAhead][kHeadsAtOnce];
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         float x[kElements];
-        keys[u].unpack(span.dtype, x);
+        keys[u].unpack(a.dtype, x);
 #pragma unroll
         for (int h = 0; h < kHeadsAtOnce; ++h) {
           logits[u][h] = 0.0F;
@@ -251,12 +272,9 @@ struct WarpAttention {
           for (int i = 0; i < kElements; ++i) logits[u][h] = fmadd(q[h][i], x[i], logits[u][h]);
         }
         sum_heads(logits[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
 #pragma unroll
         for (int h = 0; h < kHeadsAtOnce; ++h) {
-          logits[u][h] = is_there[u] ? logit(logits[u][h]) : minus_infinity();
+          logits[u][h] = is_there[u] ? a.logit(logits[u][h]) : minus_infinity();
         }
       }
 #pragma unroll
@@ -269,7 +287,7 @@ struct WarpAttention {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         float x[kElements];
-        values[u].unpack(span.dtype, x);
+        values[u].unpack(a.dtype, x);
 #pragma unroll
         for (int h = 0; h < kHeadsAtOnce; ++h) {
           const float weight = state.weigh(h, logits[u][h]);
@@ -282,171 +300,5 @@ struct WarpAttention {
     }
   }
 };
-
-// What of a part is the block's; `before`: tokens of the parts before, to which it adds.
-PKV_DEVICE TokenSpan dense_span(const FusedArgs& a, const BlockRow& at, int32_t p,
-                                const unsigned char* slots, int64_t& before) {
-  const TokenRun& run = a.runs[p];
-  const int64_t length = run.length(at.entry, at.row);
-  const int64_t begin = at.dense.begin > before ? at.dense.begin - before : 0;
-  const int64_t end = at.dense.end < before + length ? at.dense.end - before : length;
-  const int64_t slot = before + begin - at.dense.begin;
-  before += length;
-  TokenSpan span{};
-  span.dtype = run.keys.tensor.dtype;
-  if (begin >= end) return span;
-  span.count = end - begin;
-  if (at.dense_slots > 0) {
-    span.keys.base = reinterpret_cast<const std::byte*>(slots) + slot * a.arena.row_bytes;
-    span.values.base = span.keys.base + a.key_bytes;
-    span.keys.stride_bytes = span.values.stride_bytes = a.arena.row_bytes;
-    return span;
-  }
-  span.keys = run.keys.row(at.entry, at.sequence, at.head);
-  span.values = run.values.row(at.entry, at.sequence, at.head);
-  span.start = begin + (run.starts != nullptr ? run.starts[at.entry] : 0);
-  return span;
-}
-
-// Fetched rows in slots: `count` of the block's hits from number `begin` on.
-PKV_DEVICE TokenSpan slot_span(const FusedArgs& a, const HitRoom& hits, int32_t begin,
-                               int32_t count, const unsigned char* slots) {
-  TokenSpan span{};
-  const auto* first = reinterpret_cast<const std::byte*>(slots);
-  span.keys.base = first;
-  span.values.base = first + a.key_bytes;
-  span.keys.stride_bytes = span.values.stride_bytes = a.arena.row_bytes;
-  span.count = count;
-  span.places = hits.place + begin;
-  span.dtype = a.row_keys.tensor.dtype;
-  return span;
-}
-
-// What the warps have found for heads `first` .. joins, with the tail's share of the block, and
-// goes to the team. All threads; `values`: floats [kFusedWarps, kHeadsAtOnce, kDim].
-template <int kDim, bool kIsWide>
-PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team& team,
-                             const WarpAttention<kDim, kIsWide>& attention, int32_t first,
-                             float* values, FusedShared<kDim>& shared) {
-  using Group = LaneGroup<32>;
-  constexpr int kElements = kDim / 32;
-  const auto& state = attention.state;
-  const int32_t dv = a.codec.geometry.value_dim;
-  join_stats(state.max, state.sum, state.squares, shared.join);
-#pragma unroll
-  for (int h = 0; h < kHeadsAtOnce; ++h) {
-    float* to = values + (Group::index() * kHeadsAtOnce + h) * kDim + kElements * Group::rank();
-    const float factor = shared.join.factor[Group::index()][h];
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) to[i] = state.out[h][i] * factor;
-  }
-  sync_block();
-  const uint64_t tag = team.tag();
-  const bool is_first = team.rank == 0;
-  const bool has_tail = a.tail != PKV_TAIL_DROP;
-  const int64_t zone_row = at.sequence * a.codec.geometry.kv_heads + at.head;
-#pragma unroll 1
-  for (int32_t i = thread_index(); i < kHeadsAtOnce * kDim; i += kFusedThreads) {
-    const int32_t h = i / kDim;
-    const int32_t j = i % kDim;
-    const int32_t g = first + h;
-    if (g >= a.group || j >= dv) continue;
-    float sum = 0.0F;
-#pragma unroll
-    for (int warp = 0; warp < kFusedWarps; ++warp) sum += values[warp * kHeadsAtOnce * kDim + i];
-    const PartialStats& all = shared.join.all[h];
-    float most = all.max;
-    float rest = minus_infinity();
-    float samples = minus_infinity();  // the logit of the block's samples' values
-    float sink = minus_infinity();
-    TailHead tail = {rest, 0.0F, rest, 0.0F};
-    if (has_tail) {
-      tail = shared.tail[g];
-      if (tail.trust > 0.0F && shared.samples[g].sum > 0.0F) {
-        samples = tail.rest + std::log(tail.trust / tail.samples_sum) + shared.samples[g].max -
-                  tail.samples_max;
-      }
-      if (is_first) rest = tail.rest;
-    }
-    if (is_first && a.sink_logits != nullptr) sink = a.sink_logits[int64_t{at.head} * a.group + g];
-    most = larger(larger(most, samples), larger(rest, sink));
-    sum *= exp_below(all.max, most);
-    if (samples != minus_infinity()) {
-      sum = fmadd(exp_below(samples, most), shared.rotated[g][j], sum);
-    }
-    if (rest != minus_infinity()) {
-      const float weight = exp_below(rest, most);
-      const float mean = fdiv_rn(static_cast<float>(a.value_sums[zone_row * dv + j]),
-                                 static_cast<float>(a.good_counts[zone_row]));
-      sum = fmadd(weight * (1.0F - tail.trust), mean, sum);
-      if (tail.trust > 0.0F) {
-        const float* mu_v =
-            a.codec.value_row(a.codec.params.value_center, a.codec.set(at.entry), at.head);
-        sum = fmadd(weight * tail.trust, mu_v[j], sum);
-      }
-    }
-    uint64_t* to = team.own(Mailbox::kPartial + g * (dv + 2));
-    post(to + 2 + j, tag, sum);
-    if (j != 0) continue;
-    post(to, tag, most);
-    post(to + 1, tag,
-         all.sum * exp_below(all.max, most) + exp_below(rest, most) + exp_below(sink, most));
-  }
-}
-
-// The block's share of the outputs. All threads; `room`: floats [team, kFusedThreads].
-template <int kDim>
-PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team& team,
-                              float* room) {
-  const int32_t dv = a.codec.geometry.value_dim;
-  const int32_t count = a.group * dv;
-  const Share share = share_of(count, team.rank, team.size);
-  const auto outputs = static_cast<int32_t>(share.end - share.begin);
-  const uint64_t tag = team.tag();
-  // Threads wait for words side by side; then one thread per output adds.
-  const int32_t at_once = kFusedThreads / team.size;
-#pragma unroll 1
-  for (int32_t base = 0; base < outputs; base += at_once) {
-    const int32_t some = outputs - base < at_once ? outputs - base : at_once;
-    sync_block();
-#pragma unroll 1
-    for (int32_t i = thread_index(); i < 3 * team.size * some; i += kFusedThreads) {
-      const int32_t what = i / (team.size * some);
-      const int32_t c = i % (team.size * some) / some;
-      const int32_t o = i % some;
-      const auto output = static_cast<int32_t>(share.begin) + base + o;
-      const int32_t g = output / dv;
-      const int word = what == 0 ? 2 + output - g * dv : what - 1;
-      room[i] = await_float(team.of(c, Mailbox::kPartial + g * (dv + 2) + word), tag);
-    }
-    sync_block();
-    if (thread_index() < some) {
-      const int32_t o = thread_index();
-      const auto output = static_cast<int32_t>(share.begin) + base + o;
-      const float* values = room + o;
-      const float* maxima = room + team.size * some + o;
-      const float* sums = room + 2 * team.size * some + o;
-      float most = minus_infinity();
-#pragma unroll 1
-      for (int c = 0; c < team.size; ++c) most = larger(most, maxima[c * some]);
-      float total = 0.0F;
-      float sum = 0.0F;
-#pragma unroll 1
-      for (int c = 0; c < team.size; ++c) {
-        const float factor = exp_below(maxima[c * some], most);
-        total = fmadd(factor, sums[c * some], total);
-        sum = fmadd(factor, values[c * some], sum);
-      }
-      const int32_t g = output / dv;
-      const int32_t j = output - g * dv;
-      const int64_t query_head = int64_t{at.head} * a.group + g;
-      store_element(a.output.dtype, a.output.row(at.entry, query_head), j,
-                    total == 0.0F ? 0.0F : sum / total);
-      if (j == 0 && a.lse != nullptr) {
-        a.lse[at.row * a.group + g] = total == 0.0F ? minus_infinity() : most + std::log(total);
-      }
-    }
-  }
-}
 
 }  // namespace pkv::cuda

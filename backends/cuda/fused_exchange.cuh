@@ -19,18 +19,16 @@ struct Team {
   uint64_t* words;  // of the team's first block
   uint64_t* ties;
   uint64_t* hits;
+  uint64_t* claims;
   int32_t block_words;
   int32_t size;
   int32_t rank;
-  uint32_t round;      // of rows that the team has served
-  uint32_t histogram;  // how many this row has passed round
+  uint32_t round;  // of rows that the team has served
 
   PKV_DEVICE uint64_t tag() const { return uint64_t{round + 1} << kTagShift; }
-  PKV_DEVICE uint64_t* own(int offset) const {
-    return words + int64_t{rank} * block_words + offset;
-  }
+  PKV_DEVICE uint64_t* own(int offset) const { return words + rank * block_words + offset; }
   PKV_DEVICE const uint64_t* of(int block, int offset) const {
-    return words + int64_t{block} * block_words + offset;
+    return words + block * block_words + offset;
   }
 };
 
@@ -48,155 +46,183 @@ PKV_DEVICE uint64_t await(const uint64_t* at, uint64_t tag) {
     spin_pause();
   }
 }
+// Neighbouring words, all loads under way at once.
+template <int kCount>
+PKV_DEVICE void await_words(const uint64_t* at, uint64_t tag, uint64_t (&out)[kCount]) {
+  uint32_t difference = 0;
+  do {
+    difference = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) out[i] = read_word(at + i);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) difference |= static_cast<uint32_t>((out[i] ^ tag) >> 32);
+  } while (difference >> (kTagShift - 32) != 0);
+}
 PKV_DEVICE float await_float(const uint64_t* at, uint64_t tag) {
   return std::bit_cast<float>(static_cast<uint32_t>(await(at, tag)));
 }
 
-// The same word of every block of the team, all loads under way at once.
+// The same word of every block of the team, with its tag, all loads under way at once; the bare tag
+// of blocks that there are not.
 PKV_DEVICE void await_team(const Team& team, int offset, uint64_t tag,
                            uint64_t (&out)[kFusedTeam]) {
-  bool is_there = false;
-  while (!is_there) {
-    is_there = true;
+  uint32_t difference = 0;
+  do {
+    difference = 0;
+    const uint64_t* from = team.words + offset;
 #pragma unroll
     for (int c = 0; c < kFusedTeam; ++c) {
-      out[c] = c < team.size ? read_word(team.of(c, offset)) : tag;
+      out[c] = c < team.size ? read_word(from) : tag;
+      from += team.block_words;
     }
 #pragma unroll
     for (int c = 0; c < kFusedTeam; ++c) {
-      is_there = is_there && ((out[c] ^ tag) >> kTagShift) == 0;
-      out[c] = payload(out[c]);
+      difference |= static_cast<uint32_t>((out[c] ^ tag) >> 32);
     }
-  }
+  } while (difference >> (kTagShift - 32) != 0);
 }
 
-// Clears a block's and the team's words, between launches' barriers. All threads.
-PKV_DEVICE void clear_mailbox(const Mailbox& box, int32_t team, int64_t block) {
+// Clears the block's and its share of the team's words, between launches' barriers. All threads.
+PKV_DEVICE void clear_mailbox(const Mailbox& box, const Team& team) {
   const Words<4> zero = {};
-  auto* own = box.words + block * box.block_words;
+  auto* own = team.own(0);
 #pragma unroll 1
   for (int i = 2 * thread_index(); i < box.block_words; i += 2 * kFusedThreads) {
     store_words(own + i, zero);
   }
-  auto* list = box.lists + block / team * box.list_words;
-  const auto rank = static_cast<int>(block % team);
+  auto* list = team.ties;
 #pragma unroll 1
-  for (int i = 2 * (rank * kFusedThreads + thread_index()); i < box.list_words;
-       i += 2 * team * kFusedThreads) {
+  for (int i = 2 * (team.rank * kFusedThreads + thread_index()); i < box.list_words;
+       i += 2 * team.size * kFusedThreads) {
     store_words(list + i, zero);
   }
 }
 
-// The next histogram begins empty. All threads; no sync.
-PKV_DEVICE void clear_histogram(FusedScan& shared) {
-#pragma unroll 1
-  for (int i = thread_index(); i < kWindowBins; i += kFusedThreads) shared.histogram[i] = 0;
-  if (thread_index() != 0) return;
-  shared.cut.bin = -1;
-  shared.overflows = 0;
-}
-
-// Counts of the bins of `shared.histogram`, first bins first, from all blocks: the cut of the
-// wanted-th. kPacked counts to a word: 4 of 12 bits, of which the largest says "at least", or one.
-// `overflows`: a count did not fit. All threads; the histogram is cleared afterwards, which a sync
-// of the block must follow before it is used.
+// How the counts of kPacked bins lie in a word: fields of 11 bits, and a bit that says that one of
+// them did not fit; of one bin, 32 bits. Sums over a team's words have room between the fields.
 template <int kPacked>
-PKV_APART Cut exchange_histogram(Team& team, FusedScan& shared, int64_t wanted, bool* overflows) {
+struct PackedCounts {
+  static constexpr int kBits = 11;
+  static constexpr uint32_t kMost = (1U << kBits) - 1;
+  static constexpr uint64_t kOverflow = uint64_t{1} << (kTagShift - 1);
+  static constexpr uint64_t kFields = kMost | uint64_t{kMost} << (2 * kBits);
+  uint64_t even = 0;  // fields 0 and 2
+  uint64_t odd = 0;   // fields 1 and 3
+
+  PKV_DEVICE static uint64_t pack(const uint32_t* counts) {
+    if constexpr (kPacked == 1) return counts[0];
+    uint64_t word = 0;
+#pragma unroll
+    for (int i = 0; i < kPacked; ++i) {
+      word |= counts[i] <= kMost ? uint64_t{counts[i]} << (kBits * i) : kOverflow;
+    }
+    return word;
+  }
+  PKV_DEVICE void add(uint64_t word, bool counts) {
+    if constexpr (kPacked == 1) {
+      even += counts ? static_cast<uint32_t>(word) : 0U;
+    } else {
+      even += counts ? word & kFields : 0U;
+      odd += counts ? (word >> kBits) & kFields : 0U;
+    }
+  }
+  PKV_DEVICE uint32_t count(int i) const {
+    if constexpr (kPacked == 1) return static_cast<uint32_t>(even);
+    const uint64_t fields = i % 2 == 0 ? even : odd;
+    return static_cast<uint32_t>(fields >> (2 * kBits * (i / 2))) & ((1U << (2 * kBits)) - 1);
+  }
+};
+
+// Counts of the bins of shared.histogram, first bins first, from all blocks; what the wanted-th
+// lies in becomes shared.cut, and the histogram is empty again. kPacked counts to a word. 0: there
+// are fewer; -1: a count did not fit. All threads, alike.
+template <int kPacked>
+PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wanted) {
+  using Counts = PackedCounts<kPacked>;
   constexpr int kReaders = 128;
   constexpr int kBins = kPacked == 4 ? kWindowBins : 256;
   constexpr int kPer = kBins / kReaders;  // bins of a reader
   constexpr int kWordsPer = kPer / kPacked;
-  constexpr uint64_t kMost = 4095;
-  const int offset = static_cast<int>(team.histogram % 2) * kHistogramWords;
-  const uint64_t tag = uint64_t{team.round * kTagsPerRow + team.histogram + 1} << kTagShift;
-  ++team.histogram;
+  using Group = LaneGroup<32>;
   const int t = thread_index();
   sync_block();  // counted
+  const uint32_t number = shared.exchanges;
+  const int offset = static_cast<int>(number % 2) * kHistogramWords + kWordsPer * t;
+  const uint64_t tag = uint64_t{team.round * kTagsPerRow + number + 1} << kTagShift;
   uint32_t own[kPer] = {};
+  Counts all[kWordsPer] = {};
+  Counts prior[kWordsPer] = {};
+  uint32_t sum = 0;
+  uint32_t prior_sum = 0;
   if (t < kReaders) {
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) own[i] = shared.histogram[kPer * t + i];
+    for (int i = 0; i < kPer; ++i) {
+      own[i] = shared.histogram[kPer * t + i];
+      shared.histogram[kPer * t + i] = 0;
+    }
 #pragma unroll
     for (int word = 0; word < kWordsPer; ++word) {
-      uint64_t value = 0;
-      if constexpr (kPacked == 1) {
-        value = own[word];
-      } else {
-#pragma unroll
-        for (int i = 0; i < kPacked; ++i) {
-          value |= uint64_t{own[i] < kMost ? own[i] : kMost} << (12 * i);
-        }
-      }
-      post(team.own(offset + kWordsPer * t + word), tag, value);
+      post(team.own(offset + word), tag, Counts::pack(own + kPacked * word));
     }
-  }
-  uint32_t all[kPer] = {};
-  uint32_t prior[kPer] = {};
-  bool is_over = false;
-  if (t < kReaders) {
+    uint64_t flags = 0;
 #pragma unroll
     for (int word = 0; word < kWordsPer; ++word) {
       uint64_t words[kFusedTeam];
-      await_team(team, offset + kWordsPer * t + word, tag, words);
+      await_team(team, offset + word, tag, words);
 #pragma unroll
       for (int c = 0; c < kFusedTeam; ++c) {
-#pragma unroll
-        for (int i = 0; i < kPacked; ++i) {
-          uint32_t count = 0;
-          if constexpr (kPacked == 1) {
-            count = static_cast<uint32_t>(words[c]);
-          } else {
-            count = static_cast<uint32_t>(words[c] >> (12 * i)) & 4095U;
-            is_over = is_over || count == kMost;
-          }
-          all[kPacked * word + i] += count;
-          if (c < team.rank) prior[kPacked * word + i] += count;
-        }
+        all[word].add(words[c], true);
+        prior[word].add(words[c], c < team.rank);
+        flags |= words[c];
       }
     }
-  }
-  uint32_t sum = 0;
-  uint32_t prior_sum = 0;
-#pragma unroll
-  for (int i = 0; i < kPer; ++i) {
-    sum += all[i];
-    prior_sum += prior[i];
-  }
-  using Group = LaneGroup<32>;
-  const uint64_t mine = uint64_t{sum} << 32 | prior_sum;
-  const uint64_t in_warp = Group::sum_before(mine);
-  if (t < kReaders && Group::rank() == 31) shared.sums[Group::index()] = in_warp + mine;
-  if (is_over) atomic_or(&shared.overflows, 1U);
-  sync_block();
-  uint64_t before = in_warp;
-  uint64_t total = 0;
-#pragma unroll
-  for (int warp = 0; warp < kReaders / 32; ++warp) {
-    if (warp < Group::index()) before += shared.sums[warp];
-    total += shared.sums[warp];
-  }
-  auto first = static_cast<uint32_t>(before >> 32);
-  if (t < kReaders && wanted > first && wanted <= int64_t{first} + sum) {
-    auto prior_first = static_cast<uint32_t>(before);
-    Cut cut = {-1, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
-      if (cut.bin < 0 && wanted <= int64_t{first} + all[i]) {
-        cut = {kPer * t + i, first, all[i], prior_first, prior[i], own[i], 0, 0};
-      }
-      first += all[i];
-      prior_first += prior[i];
+      sum += all[i / kPacked].count(i % kPacked);
+      prior_sum += prior[i / kPacked].count(i % kPacked);
     }
-    shared.cut = cut;
+    const bool is_over = kPacked != 1 && Group::any((flags & Counts::kOverflow) != 0);
+    const uint64_t mine = uint64_t{sum} << 32 | prior_sum;
+    const uint64_t in_warp = Group::sum_before(mine);
+    if (Group::rank() == 31) {
+      shared.sums[Group::index()] = in_warp + mine;
+      shared.overflows[Group::index()] = is_over ? 1 : 0;
+    }
+    sum = static_cast<uint32_t>(in_warp >> 32);  // from here on: what lies before
+    prior_sum = static_cast<uint32_t>(in_warp);
   }
   sync_block();
-  Cut cut = shared.cut;
-  cut.total = static_cast<uint32_t>(total >> 32);
-  cut.team_total = static_cast<uint32_t>(total);
-  *overflows = shared.overflows != 0;
-  sync_block();  // all have read
-  clear_histogram(shared);
-  return cut;
+  uint64_t total = 0;
+  uint32_t overflows = 0;
+#pragma unroll
+  for (int warp = 0; warp < kReaders / 32; ++warp) {
+    if (warp < Group::index()) {
+      sum += static_cast<uint32_t>(shared.sums[warp] >> 32);
+      prior_sum += static_cast<uint32_t>(shared.sums[warp]);
+    }
+    total += shared.sums[warp];
+    overflows |= shared.overflows[warp];
+  }
+  if (t == 0) {
+    shared.exchanges = number + 1;
+    shared.total = static_cast<uint32_t>(total >> 32);
+    shared.team_total = static_cast<uint32_t>(total);
+  }
+  if (t < kReaders) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const uint32_t here = all[i / kPacked].count(i % kPacked);
+      const uint32_t team_here = prior[i / kPacked].count(i % kPacked);
+      if (wanted > sum && wanted <= sum + here) {
+        shared.cut = {kPer * t + i, sum, here, prior_sum, team_here, own[i]};
+      }
+      sum += here;
+      prior_sum += team_here;
+    }
+  }
+  sync_block();
+  if (overflows != 0) return -1;
+  return wanted >= 1 && wanted <= static_cast<uint32_t>(total >> 32) ? 1 : 0;
 }
 
 }  // namespace pkv::cuda

@@ -10,19 +10,20 @@
 //   rows' attention; exchange: partial outputs
 #pragma once
 
-#include "backends/cuda/fused_attend.cuh"
+#include "backends/cuda/fused_output.cuh"
 #include "backends/cuda/fused_query.cuh"
 
 namespace pkv::cuda {
 
 // 4.4: no candidates, output 0.
 template <int kDim>
-PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank) {
+PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t rank, bool has_cache) {
   if (rank != 0) return;
   const int t = thread_index();
   if (t == 0) {
     a.candidate_counts[at.row] = 0;
     a.counts[at.row] = 0;
+    if (has_cache) cache_row(a, at).counts[0] += 1;
   }
 #pragma unroll 1
   for (int64_t i = t; i < a.candidates_stride; i += kFusedThreads) {
@@ -53,163 +54,201 @@ PKV_APART void write_bad_row(const FusedArgs& a, const BlockRow& at, int32_t ran
 }
 
 // Between the dense tokens and the rows: hits, results and the tail. All threads.
-template <int kDim>
+template <int kDim, int kTiles>
 PKV_DEVICE void finish_retrieval(const FusedArgs& a, const BlockRow& at, const Team& team,
                                  const Selection& selection, const Entries& e, const HitRoom& hits,
                                  const HitRange& range, float* room, FusedShared<kDim>& shared) {
-  settle_hits<kDim>(a, at, team, hits, range);
-  write_candidates(a, at, team, selection, e, shared);
+  write_candidates<kDim, kTiles>(a, at, team, selection, e, shared);
   write_samples(a, at, team, e, shared);
+  settle_hits<kDim>(a, at, team, hits, range);
   if (a.tail == PKV_TAIL_DROP) return;
-  const bool has_samples = a.tail == PKV_TAIL_SAMPLED;
-#pragma unroll 1
-  for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
-    if (has_samples) {
-      sum_samples(a, at, e, hits, range.own, first, room, shared.join, shared);
-    }
-    if (thread_index() < kHeadsAtOnce && first + thread_index() < kFusedHeads) {
-      shared.samples[first + thread_index()] =
-          has_samples ? shared.join.all[thread_index()]
-                      : PartialStats{minus_infinity(), 0.0F, 0.0F, 0.0F};
-    }
-    sync_block();
+  if (a.tail == PKV_TAIL_SAMPLED) {
+    sum_all_samples(a, at, e, hits, range.own, room, shared);
   }
-  post_tail(a, team, e, hits, range, shared.samples, shared);
+  settle_tail(a, team, e, hits, range, shared);
 }
 
 // Bits of which phase the barriers are in.
 inline constexpr uint32_t kRowParity = 1;
 inline constexpr uint32_t kDenseParity = 2;
 
-// 8: what comes behind the hits' cut. All threads.
-template <int kDim, bool kIsWide>
+template <int kDim>
+PKV_DEVICE void await_dense(uint32_t& parity, FusedShared<kDim>& shared) {
+  wait_barrier(&shared.dense_barrier, (parity & kDenseParity) != 0 ? 1 : 0);
+  parity ^= kDenseParity;
+}
+
+// 8, and what comes behind the hits' cut. All threads.
+template <int kDim, int kTiles, bool kIsWide>
 PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& team,
                            const Selection& selection, const Entries& e, const HitRoom& hits,
                            const HitRange& range, uint32_t& parity, unsigned char* arena,
                            FusedShared<kDim>& shared) {
   auto* room = reinterpret_cast<float*>(arena + a.arena.join);
-  const int32_t slots = a.arena.row_slots - at.dense_slots;
-  auto* row_slots = arena + at.dense_slots * a.arena.row_bytes;
+  const auto* tags = reinterpret_cast<const uint64_t*>(arena + a.arena.tags);
+  // Dense tokens come first in the slots: all of them, or as many as half of the slots at a time.
+  const auto dense = static_cast<int32_t>(at.dense.end - at.dense.begin);
+  const bool is_all_dense = dense == at.dense_slots;
+  const int32_t dense_most = is_all_dense ? dense : a.arena.row_slots / 2;
+  const int32_t rows_most = a.arena.row_slots - dense_most;
+  unsigned char* row_slots = arena + dense_most * a.arena.row_bytes;
   if (range.own > 0) {
-    request_rows(a, at, e, hits, 0, range.own < slots ? range.own : slots, row_slots, shared);
+    const int32_t count = range.own < rows_most ? range.own : rows_most;
+    request_rows(a, at, e, hits, 0, count, row_slots, tags, shared);
   }
   PKV_MARK(a, 8);
-  if (at.dense_slots > 0) {
-    wait_barrier(&shared.dense_barrier, (parity & kDenseParity) != 0 ? 1 : 0);
-    parity ^= kDenseParity;
-  }
 #pragma unroll 1
-  for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
+  for (int32_t first = 0; first < kHeadsAtOnce * kTiles; first += kHeadsAtOnce) {
+    if (kTiles > 1 && first >= a.group) break;
     WarpAttention<kDim, kIsWide> attention(a, shared, first);
-    int64_t before = 0;
-    // The dense parts, then rows, as many at a time as there are slots. Rows stay in their slots
-    // for the next heads where there is room for all.
-    int32_t begin = 0;
+    // Dense tokens, then rows.
 #pragma unroll 1
-    for (int32_t p = 0;; ++p) {
-      TokenSpan span = {};
-      if (p < a.part_count) {
-        span = dense_span(a, at, p, arena, before);
-      } else {
-        if (p == a.part_count && first == 0) {
-          PKV_MARK(a, 9);
-          finish_retrieval(a, at, team, selection, e, hits, range, room, shared);
-          PKV_MARK(a, 10);
-        }
-        if (begin >= range.own) break;
-        const int32_t left = range.own - begin;
-        const int32_t count = left < slots ? left : slots;
-        const bool is_here = begin == 0 && (first == 0 || range.own <= slots);
+    for (int kind = 0; kind < 2; ++kind) {
+      const bool is_rows = kind == 1;
+      if (is_rows && first == 0) {
+        PKV_MARK(a, 9);
+        finish_retrieval<kDim, kTiles>(a, at, team, selection, e, hits, range, room, shared);
+        PKV_MARK(a, 10);
+      }
+      const int32_t all = is_rows ? range.own : dense;
+      const int32_t most = is_rows ? rows_most : dense_most;
+      unsigned char* slots = is_rows ? row_slots : arena;
+      // Tokens stay in their slots for the next heads where there is room for all.
+      const bool stays = is_rows ? range.own <= rows_most : is_all_dense;
+#pragma unroll 1
+      for (int32_t begin = 0; begin < all; begin += most) {
+        const int32_t left = all - begin;
+        const int32_t count = left < most ? left : most;
+        const bool is_here = stays || (is_rows && begin == 0 && first == 0);
         if (!is_here) {
-          sync_block();  // the slots are read
-          request_rows(a, at, e, hits, begin, begin + count, row_slots, shared);
+          request_batch(a, e, hits, is_rows, begin, begin + count, slots, tags, shared);
         }
         if (!is_here || first == 0) {
-          wait_barrier(&shared.row_barrier, parity & kRowParity);
-          parity ^= kRowParity;
+          const uint32_t bit = is_rows ? kRowParity : kDenseParity;
+          wait_barrier(is_rows ? &shared.row_barrier : &shared.dense_barrier,
+                       (parity & bit) != 0 ? 1 : 0);
+          parity ^= bit;
         }
-        span = slot_span(a, hits, begin, count, row_slots);
-        begin += count;
+        attention.attend(a, slots, count, is_rows ? hits.place() + begin : nullptr);
       }
-      attention.attend(span);
     }
     if (first == 0) {
       PKV_MARK(a, 11);
-      if (a.tail != PKV_TAIL_DROP) await_tail(a, at, team, shared);
+      if (a.tail == PKV_TAIL_SAMPLED) await_tail(a, team, shared);
     }
     post_partial(a, at, team, attention, first, room, shared);
-    sync_block();
   }
   PKV_MARK(a, 12);
-  write_outputs<kDim>(a, at, team, room);
+  const bool has_cache = shared.has_cache != 0;
+  if (has_cache) claim_lines(a, team, tags, hits, shared);
+  write_outputs(a, at, team);
+  if (has_cache) {
+    keep_rows(a, team, hits, range.own <= rows_most ? row_slots : nullptr, shared);
+  }
 }
 
+// Who does what until the scan: warps 1 .. G the heads, the last one their sum, those before it the
+// row; the rest dense tokens and the mean. Warp 0 has the grid's barrier.
+inline constexpr int kVoteWarp = kFusedWarps - 1;
+inline constexpr int kKeysWarp = kFusedWarps - 2;
+inline constexpr int kDenseWarp = kFusedWarps - 3;
+inline constexpr int kSamplesWarp = kFusedWarps - 4;
+inline constexpr int kIdleThread = 32 * (kFusedHeads + 1);
+inline constexpr int kIdleThreads = 32 * kVoteWarp - kIdleThread;
+
 template <int kDim, int kTiles, bool kIsWide>
-PKV_DEVICE void fused_row(const FusedArgs& a, const BlockRow& at, Team& team,
+PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
                           cooperative_groups::grid_group::arrival_token* token, uint32_t& parity,
                           unsigned char* arena, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
-  uint16_t* keys = a.arena.keys_fit != 0 ? reinterpret_cast<uint16_t*>(arena)
-                                         : a.spill.keys + at.row * a.spill.key_stride + at.begin;
-  // What the scan reads first travels while the query is prepared.
-  if (Group::rank() == 0) {
-    const int64_t sampled = VoteSample<kDim>::position(at);
-    if (sampled < at.n) {
-      prefetch_keys(a.store.layout, at.records, sampled,
-                    at.n - sampled < kUnitKeys ? at.n - sampled : kUnitKeys);
-    }
-    if (Group::index() == 0 && at.length > 0) {
-      constexpr int32_t kMost = 2 * VoteScan<kDim>::kKeys;
-      prefetch_keys(a.store.layout, at.records, at.begin, at.length < kMost ? at.length : kMost);
+  const BlockRow& at = shared.at;
+  const int warp = Group::index();
+  const int idle = thread_index() - kIdleThread;
+  const bool is_idle = idle >= 0 && idle < kIdleThreads;  // in the second half
+  if (warp == kVoteWarp || (warp >= 1 && warp <= a.group)) {
+    prepare_vector(a, short_row_index(row, a.codec.geometry.kv_heads),
+                   warp == kVoteWarp ? a.group : warp - 1, shared);
+  } else if (warp == kKeysWarp) {
+    find_keys(a, row, team.rank, shared);
+  } else if (warp == kSamplesWarp) {
+    find_samples(a, row, team.rank, shared);
+  } else if (warp == kDenseWarp) {
+    find_dense(a, row, team.rank, shared);
+  } else if (warp > kFusedHeads) {
+#pragma unroll 1
+    for (int i = idle; i < kWindowBins; i += 32 * kSamplesWarp - kIdleThread) {
+      shared.scan.histogram[i] = 0;
     }
   }
-  clear_histogram(shared.scan);
-  if (thread_index() == 0) {
-    shared.bad = 0;
-    // 5: candidates are this share of the keys; twice as many are to lie in the window.
-    int step = 0;
-    while (step < a.rule.steps - 1 && at.n >= a.rule.below[step]) ++step;
-    shared.window_deviations = a.quantile[step];
+  if (token != nullptr) {
+    *token = cooperative_groups::this_grid().barrier_arrive();
   }
   sync_block();
-  if (thread_index() == kFusedThreads - 32) share_row(a, team.rank, shared.at);
-  prepare_query(a, at, shared);
-  PKV_MARK(a, 1);
-  const VoteQuery<kDim> query(shared);
   VoteSample<kDim> sample;
   sample.load(a, at);
+  const bool is_early = a.arena.is_early != 0 && at.dense_slots > 0;
+  if (warp >= 1 && warp <= a.group) {
+    prepare_scalar_head(kDim, kDim / 32, a.codec.key_plan.gain, shared.rotated[warp - 1],
+                        shared.words[warp - 1], &shared.terms[warp - 1]);
+  } else if (warp == kVoteWarp) {
+    prepare_vote(a, shared);
+  } else if (is_idle) {
+    if (warp == kKeysWarp) find_cache(a, shared);
+    load_tags(a, reinterpret_cast<uint64_t*>(arena + a.arena.tags), idle, kIdleThreads, shared);
+    if (is_early) request_dense(a, 0, at.dense_slots, arena, idle, kIdleThreads, shared);
+    if (a.tail != PKV_TAIL_DROP) load_mean(a, kIdleThreads - 1 - idle, kIdleThreads, shared);
+  }
+  sync_block();
+  if (is_early && idle == 0) arrive_barrier(&shared.dense_barrier);
+  PKV_MARK(a, 1);
+  const VoteQuery<kDim> query(shared);
   sample.sum(query, shared);
   sync_block();
   const KeyScale scale = key_scale(shared);
   if (thread_index() == 0) shared.scale = scale;
   PKV_MARK(a, 2);
-  if (shared.bad == 0) scan_keys(a, at, query, scale, keys, shared.scan.histogram);
+  uint16_t* keys = a.arena.keys_fit != 0 ? reinterpret_cast<uint16_t*>(arena + a.arena.keys)
+                                         : a.spill.keys + at.row * a.spill.key_stride + at.begin;
+  const bool is_bad = shared.bad != 0;
+  if (is_bad) {
+    // Nothing is a candidate.
+  } else if (scale.window != 0) {
+    scan_keys<true>(a, at, query, scale, keys, shared.scan.histogram);
+  } else {
+    scan_widely(a, at, keys, shared);
+  }
   PKV_MARK(a, 3);
   if (token != nullptr) cooperative_groups::this_grid().barrier_wait(std::move(*token));
-  if (shared.bad != 0) {
-    write_bad_row<kDim>(a, at, team.rank);
+  if (is_bad) {
+    if (is_early) await_dense(parity, shared);
+    write_bad_row<kDim>(a, at, team.rank, shared.has_cache != 0);
     return;
   }
-  team.histogram = 0;
-  const Selection selection = select_keys(a, at, team, keys, shared);
+  const Selection found = select_keys(a, at, team, keys, shared);
   PKV_MARK(a, 4);
-  const Entries e = list_entries(a, at, team, selection, keys, arena, shared);
-  if (a.has_attention != 0) request_dense(a, at, arena, shared);
+  list_entries(a, at, team, found, keys, arena, shared);
+  const Selection& selection = shared.selection;
+  const Entries& e = shared.entries;
+  if (at.dense_slots > 0 && !is_early) {
+    request_dense_now(a, 0, at.dense_slots, arena, shared);
+  }
   PKV_MARK(a, 5);
   estimate_entries<kDim, kTiles>(a, at, e, shared);
   PKV_MARK(a, 6);
-  settle_ties(at, team, selection, e, shared);
+  settle_ties(team, selection, e, shared);
   exchange_sums(a, at, team, selection, e, shared);
   const float bound = score_bound(a, shared);
-  score_entries(a, e, bound, shared);
-  const HitRoom hits(arena + a.arena.hits, a.mailbox.hit_capacity);
-  const HitRange range = find_hits(a, team, selection, e, hits, bound, shared);
+  score_entries<kDim, kTiles>(a, e, bound, shared);
+  const HitRoom hits = {reinterpret_cast<int32_t*>(arena + a.arena.hits), a.mailbox.hit_capacity};
+  find_hits(a, team, selection, e, hits, bound, shared);
+  const HitRange& range = shared.hits;
   post_hits(at, team, e, hits, range);
   PKV_MARK(a, 7);
   if (a.has_attention != 0) {
-    attend_row<kDim, kIsWide>(a, at, team, selection, e, hits, range, parity, arena, shared);
+    attend_row<kDim, kTiles, kIsWide>(a, at, team, selection, e, hits, range, parity, arena,
+                                      shared);
   } else {
-    finish_retrieval(a, at, team, selection, e, hits, range, nullptr, shared);
+    finish_retrieval<kDim, kTiles>(a, at, team, selection, e, hits, range, nullptr, shared);
   }
   PKV_MARK(a, 13);
 }
@@ -223,30 +262,29 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   auto& shared = *reinterpret_cast<FusedShared<kDim>*>(memory);
   unsigned char* arena = memory + gpu::round_up(sizeof(FusedShared<kDim>), 128);
   PKV_MARK(a, 0);
-  clear_mailbox(a.mailbox, a.team, block_x());
-  auto token = cooperative_groups::this_grid().barrier_arrive();
-  auto* waits = &token;
   if (thread_index() == 0) {
     init_barrier(&shared.row_barrier);
     init_barrier(&shared.dense_barrier);
   }
-  const int64_t teams = grid_x() / a.team;
+  const auto size = static_cast<unsigned>(a.team);
+  const unsigned teams = grid_x() / size;
+  const unsigned number = block_x() / size;
   Team team{};
-  const int64_t number = block_x() / a.team;
   team.size = a.team;
-  team.rank = static_cast<int32_t>(block_x() % a.team);
+  team.rank = static_cast<int32_t>(block_x() - number * size);
   team.block_words = a.mailbox.block_words;
-  team.words = a.mailbox.words + number * a.team * a.mailbox.block_words;
-  team.ties = a.mailbox.lists + number * a.mailbox.list_words;
+  team.words = a.mailbox.words + int64_t{number} * a.team * a.mailbox.block_words;
+  team.ties = a.mailbox.lists + int64_t{number} * a.mailbox.list_words;
   team.hits = team.ties + kMaxTies;
+  team.claims = team.hits + 2 * a.mailbox.hit_capacity;
+  clear_mailbox(a.mailbox, team);
   uint32_t parity = 0;
+  cooperative_groups::grid_group::arrival_token token;
+  auto* cleared = &token;  // the grid's barrier behind the clears, until it is passed
 #pragma unroll 1
   for (int64_t row = number; row < a.rows; row += teams) {
-    // Thread 0 waits for the clears.
-    if (thread_index() == 32) shared.at = block_row(a, row, team.rank);
-    sync_block();
-    fused_row<kDim, kTiles, kIsWide>(a, shared.at, team, waits, parity, arena, shared);
-    waits = nullptr;
+    fused_row<kDim, kTiles, kIsWide>(a, row, team, cleared, parity, arena, shared);
+    cleared = nullptr;
     ++team.round;
     sync_block();
   }

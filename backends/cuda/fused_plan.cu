@@ -57,20 +57,53 @@ float quantile_above(double share) {
 
 int32_t hit_capacity(int32_t k) { return static_cast<int32_t>(gpu::round_up(k + kSpareHits, 32)); }
 
+template <class F>
+auto with_dim(int32_t head_dim, const F& f) {
+  switch (head_dim) {
+    case 64: return f(std::integral_constant<int, 64>());
+    case 128: return f(std::integral_constant<int, 128>());
+    default: return f(std::integral_constant<int, 256>());
+  }
+}
+
+int64_t shared_bytes(int32_t head_dim) {
+  return with_dim(head_dim, [](auto dim) { return fused_shared_bytes<dim()>(); });
+}
+
 Mailbox mailbox_of(const pkv_step_args& a, const Grid& grid, Scratch& scratch) {
   Mailbox box{};
   const int32_t dv = a.vote.codec.geometry->value_dim;
   box.block_words =
       static_cast<int32_t>(gpu::round_up(Mailbox::kPartial + group_of(a) * (dv + 2), 32));
   box.hit_capacity = hit_capacity(a.rerank.k);
-  box.list_words = kMaxTies + 2 * box.hit_capacity;
+  box.list_words = kMaxTies + 3 * box.hit_capacity;
   box.words = scratch.take<uint64_t>(grid.teams * grid.team * box.block_words);
   box.lists = scratch.take<uint64_t>(grid.teams * box.list_words);
   return box;
 }
 
-// Room in bytes; shared memory as a whole less FusedShared.
-Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
+// Of K and V; 0: there are none.
+pkv_dtype dtype_of(const pkv_step_args& a) {
+  if (!has_attention(a)) return 0;
+  if (a.attend.k > 0) return a.fetch.source_keys.dtype;
+  return a.attend.part_count > 0 ? a.attend.parts[0].keys.dtype : 0;
+}
+
+// K and V of one token; before launch types may not be known, and count as f32.
+struct TokenBytes {
+  int64_t keys;
+  int64_t values;
+};
+TokenBytes token_bytes(const pkv_step_args& a) {
+  const pkv_geometry& geometry = *a.vote.codec.geometry;
+  const bool has_rows = a.attend.k > 0 || a.attend.part_count == 0;
+  const pkv_tensor& source = has_rows ? a.fetch.source_keys : a.attend.parts[0].keys;
+  const int64_t each = source.ndim == 0 ? 4 : dtype_bytes(source.dtype);
+  return {each * geometry.head_dim, each * geometry.value_dim};
+}
+
+// `room`: bytes of shared memory less FusedShared; `lines`: of the row cache.
+Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room, int32_t lines) {
   const pkv_geometry& geometry = *a.vote.codec.geometry;
   const int32_t group = group_of(a);
   Arena arena{};
@@ -86,41 +119,50 @@ Arena arena_of(const pkv_step_args& a, const Grid& grid, int64_t room) {
   take(4 * samples * group);
   take(4 * samples);
   take(int64_t{4} * kHitArrays * hits);
+  take(int64_t{8} * lines);
   const int64_t behind = end;
   end = 0;
   if (has_attention(a)) {
-    // A plan does not know the element types yet.
-    const auto bytes = [](const pkv_tensor& source) {
-      return source.ndim == 0 ? int64_t{4} : dtype_bytes(source.dtype);
-    };
-    arena.row_bytes = static_cast<int32_t>(bytes(a.fetch.source_keys) * geometry.head_dim +
-                                           bytes(a.fetch.source_values) * geometry.value_dim);
-    if (a.attend.k > 0) {
-      const int64_t most = kRowSlotBytes / arena.row_bytes;
-      arena.row_slots = static_cast<int32_t>(most < hits ? most : hits);
-    }
+    const TokenBytes bytes = token_bytes(a);
+    arena.row_bytes = static_cast<int32_t>(bytes.keys + bytes.values);
+    const int64_t most = kRowSlotBytes / arena.row_bytes;
+    arena.row_slots = static_cast<int32_t>(most < hits ? most : hits);
     take(int64_t{arena.row_slots} * arena.row_bytes);
-    arena.join = take(int64_t{4} * kFusedWarps * 4 * geometry.head_dim);
   }
+  const int64_t slots_end = end;
+  if (has_attention(a)) arena.join = take(int64_t{4} * kFusedWarps * 4 * geometry.head_dim);
   const int64_t length = gpu::round_up(a.vote.batch.max_length, grid.team) / grid.team;
   const int64_t key_bytes = 2 * gpu::round_up(length, kUnitKeys);
   const int64_t slack = 4 * 128;
-  int64_t capacity = (room - behind - slack - end) / (8 + 4 * group);
-  const int64_t beside_keys = (room - behind - slack - key_bytes) / 4;
-  arena.keys_fit = beside_keys >= kLeastEntries ? 1 : 0;
-  if (arena.keys_fit != 0 && beside_keys < capacity) capacity = beside_keys;
   const int64_t most = a.select.candidates_stride + kMaxTies;
+  int64_t capacity = (room - behind - slack - end) / (8 + 4 * group);
   capacity = capacity < most ? capacity : most;
+  // Entries beside keys that begin at `first`.
+  const auto beside = [&](int64_t first) {
+    return (room - behind - slack - first - key_bytes) / 4;
+  };
+  arena.keys_fit = beside(0) >= kLeastEntries ? 1 : 0;
+  arena.is_early = arena.keys_fit == 0 || beside(slots_end) >= capacity ? 1 : 0;
+  if (arena.is_early != 0) arena.keys = static_cast<int32_t>(slots_end);
+  if (arena.keys_fit != 0 && beside(arena.keys) < capacity) capacity = beside(arena.keys);
   arena.capacity = static_cast<int32_t>(capacity);
   arena.estimates = take(4 * capacity * group);
   arena.scores = take(4 * capacity);
-  if (arena.keys_fit != 0 && end < key_bytes) end = gpu::round_up(key_bytes, 128);
+  const int64_t keys_end = gpu::round_up(arena.keys + key_bytes, 128);
+  if (arena.keys_fit != 0 && end < keys_end) end = keys_end;
   arena.list = take(4 * capacity);
   arena.samples = take(4 * samples * group);
   arena.sample_state = take(4 * samples);
   arena.hits = take(int64_t{4} * kHitArrays * hits);
+  arena.tags = take(int64_t{8} * lines);
   arena.bytes = static_cast<int32_t>(end);
   return arena;
+}
+
+// A list has room for some entries, or for all there may be; what is more goes to scratch.
+bool has_room(const pkv_step_args& a, const Arena& arena) {
+  return arena.capacity >= kLeastEntries ||
+         (arena.capacity > 0 && arena.capacity >= a.select.candidates_stride + kMaxTies);
 }
 
 Spill spill_of(const pkv_step_args& a, Scratch& scratch) {
@@ -134,10 +176,19 @@ Spill spill_of(const pkv_step_args& a, Scratch& scratch) {
   return spill;
 }
 
-// Keys of the longest rows do not lie in shared memory.
+int64_t room_of(const pkv_step_args& a, int ordinal) {
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) -
+         shared_bytes(a.vote.codec.geometry->head_dim);
+}
+
+// Keys of the longest rows may not lie in shared memory: a row cache is known at launch alone.
 bool keys_may_spill(const pkv_step_args& a, const Grid& grid, int ordinal) {
-  const int64_t length = gpu::round_up(a.vote.batch.max_length, grid.team) / grid.team;
-  return 2 * length > attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) / 2;
+  return arena_of(a, grid, room_of(a, ordinal), PKV_ROW_CACHE_LINES).keys_fit == 0;
+}
+
+int32_t cache_lines(const pkv_step_args& a) {
+  const bool has_cache = has_attention(a) && a.attend.k > 0 && a.row_cache.data != nullptr;
+  return has_cache ? a.row_cache.lines : 0;
 }
 
 void take_scratch(const pkv_step_args& a, int ordinal, Scratch& scratch, FusedArgs& out) {
@@ -187,10 +238,12 @@ FusedArgs args_of(const pkv_step_args& a, const Grid& grid) {
   if (a.attend.k > 0) {
     f.row_keys = source_of(a.fetch.source_keys, a.fetch.key_pages);
     f.row_values = source_of(a.fetch.source_values, a.fetch.value_pages);
-    f.key_bytes = static_cast<int32_t>(dtype_bytes(a.fetch.source_keys.dtype) * geometry.head_dim);
-    f.value_bytes =
-        static_cast<int32_t>(dtype_bytes(a.fetch.source_values.dtype) * geometry.value_dim);
+    f.row_cache = a.row_cache;
   }
+  const TokenBytes bytes = token_bytes(a);
+  f.key_bytes = static_cast<int32_t>(bytes.keys);
+  f.value_bytes = static_cast<int32_t>(bytes.values);
+  f.dtype = dtype_of(a);
   f.output = view_of(a.attend.output);
   f.lse = a.attend.lse;
   f.sink_logits = a.attend.sink_logits;
@@ -233,25 +286,6 @@ long long* marks() {
 }
 #endif
 
-bool is_wide(const pkv_step_args& a) {
-  if (!has_attention(a)) return false;
-  if (a.attend.k > 0) return a.fetch.source_keys.dtype == PKV_DTYPE_F32;
-  return a.attend.part_count > 0 && a.attend.parts[0].keys.dtype == PKV_DTYPE_F32;
-}
-
-template <class F>
-auto with_dim(int32_t head_dim, const F& f) {
-  switch (head_dim) {
-    case 64: return f(std::integral_constant<int, 64>());
-    case 128: return f(std::integral_constant<int, 128>());
-    default: return f(std::integral_constant<int, 256>());
-  }
-}
-
-int64_t shared_bytes(int32_t head_dim) {
-  return with_dim(head_dim, [](auto dim) { return fused_shared_bytes<dim()>(); });
-}
-
 }  // namespace
 
 const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
@@ -272,35 +306,25 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
   if (rows_of(a) == 0) return "there are no rows";
   const Grid grid = grid_of(a, ordinal);
   if (rows_of(a) > grid.teams * kMostRounds) return "too many rows";
-  if (a.vote.batch.max_length / grid.team >= int64_t{1} << 29) return "rows are too long";
-  const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-  const int32_t capacity = arena_of(a, grid, room - shared_bytes(d)).capacity;
-  if (capacity < kLeastEntries && capacity < a.select.candidates_stride + kMaxTies) {
-    return "shared memory is too small";
-  }
+  if (a.vote.batch.max_length / grid.team >= int64_t{1} << 27) return "rows are too long";
+  if (!has_room(a, arena_of(a, grid, room_of(a, ordinal), 0))) return "shared memory is too small";
   if (!has_attention(a)) return nullptr;
   if (a.attend.tail == PKV_TAIL_SKETCH) return "tail must be drop, mean or sampled";
   if (geometry.value_dim > d) return "value_dim must be at most head_dim";
   return nullptr;
 }
 
-const char* why_not_fused_types(const pkv_step_args& a) {
+const char* why_not_fused_types(const pkv_step_args& a, int ordinal) {
   if (!has_attention(a)) return nullptr;
-  if (a.row_cache.data != nullptr) return "a row cache is kept by the stages";
+  const Arena arena = arena_of(a, grid_of(a, ordinal), room_of(a, ordinal), cache_lines(a));
+  if (!has_room(a, arena)) return "shared memory is too small for the tags of the row cache";
+  const pkv_dtype dtype = dtype_of(a);
+  bool is_one = a.attend.k == 0 || a.fetch.source_values.dtype == dtype;
   for (int32_t p = 0; p < a.attend.part_count; ++p) {
-    if ((a.attend.parts[p].keys.dtype == PKV_DTYPE_F32) != is_wide(a)) {
-      return "all K and V must be f32, or of 16 bits";
-    }
+    is_one = is_one && a.attend.parts[p].keys.dtype == dtype;
+    is_one = is_one && a.attend.parts[p].values.dtype == dtype;
   }
-  for (int32_t p = 0; p < a.attend.part_count; ++p) {
-    if (a.attend.parts[p].keys.dtype != a.attend.parts[p].values.dtype) {
-      return "K and V must have one element type";
-    }
-  }
-  if (a.attend.k > 0 && a.fetch.source_keys.dtype != a.fetch.source_values.dtype) {
-    return "K and V must have one element type";
-  }
-  return nullptr;
+  return is_one ? nullptr : "all K and V must have one element type";
 }
 
 int64_t fused_scratch_bytes(const pkv_step_args& args, int ordinal) {
@@ -316,8 +340,7 @@ gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch, g
   Scratch pieces(scratch);
   take_scratch(args, ordinal, pieces, f);
   const int32_t d = args.vote.codec.geometry->head_dim;
-  const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-  f.arena = arena_of(args, grid, room - shared_bytes(d));
+  f.arena = arena_of(args, grid, room_of(args, ordinal), cache_lines(args));
 #if defined(PKV_FUSED_MARKS)
   f.marks = marks();
 #endif
@@ -328,7 +351,7 @@ gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch, g
   shape.is_cooperative = true;
   return with_dim(d, [&](auto dim) {
     constexpr int kDim = dim();
-    if (is_wide(args)) {
+    if (f.dtype == PKV_DTYPE_F32) {
       return f.group <= 4 ? launch_fused_shaped<kDim, 1, true>(f, shape, stream)
                           : launch_fused_shaped<kDim, 2, true>(f, shape, stream);
     }

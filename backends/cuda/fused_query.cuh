@@ -69,9 +69,18 @@ struct WarpVector {
   }
 };
 
+// Between the warps of the heads, which go on, and that of their sum, which waits for their q_g.
+inline constexpr int kRawBarrier = 1;
+PKV_DEVICE void arrive_raw(int32_t group) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"n"(kRawBarrier), "r"(32 * (group + 1)) : "memory");
+}
+PKV_DEVICE void await_raw(int32_t group) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"n"(kRawBarrier), "r"(32 * (group + 1)) : "memory");
+}
+
 // By one warp: q_g, b_g and q'_g of a head of the row; with g = G Q', of all heads' sum.
 template <int kDim>
-PKV_DEVICE void prepare_vector(const FusedArgs& a, const BlockRow& at, int32_t g,
+PKV_DEVICE void prepare_vector(const FusedArgs& a, const RowIndex& at, int32_t g,
                                FusedShared<kDim>& shared) {
   using Vector = WarpVector<kDim>;
   const int64_t set = a.codec.set(at.entry);
@@ -86,17 +95,19 @@ PKV_DEVICE void prepare_vector(const FusedArgs& a, const BlockRow& at, int32_t g
   r.set([&](int, int j) { return inv_balance[j]; });
   mu.set([&](int, int j) { return center[j]; });
   signs.set([&](int, int j) { return a.codec.params.signs_1[j]; });
-  v.load(a.queries.dtype, a.queries.row(at.entry, first + (is_sum ? 0 : g)));
+  if (!is_sum) {
+    v.load(a.queries.dtype, a.queries.row(at.entry, first + g));
+    v.set([&](int k, int j) { return shared.raw[g][j] = v.x[k]; });
+    arrive_raw(a.group);
+  } else {
+    await_raw(a.group);
+    v.set([&](int, int j) { return shared.raw[0][j]; });
 #pragma unroll 1
-  for (int32_t i = 1; is_sum && i < a.group; ++i) {
-    Vector more;
-    more.load(a.queries.dtype, a.queries.row(at.entry, first + i));
-    v.set([&](int k, int) { return fadd_rn(v.x[k], more.x[k]); });
+    for (int32_t i = 1; i < a.group; ++i) {
+      v.set([&](int k, int j) { return fadd_rn(v.x[k], shared.raw[i][j]); });
+    }
   }
   const float bias = Vector::fold([&](int k) { return fmul_rn(v.x[k], mu.x[k]); });
-  if (!is_sum) {
-    v.set([&](int k, int j) { return shared.raw[g][j] = v.x[k]; });
-  }
   v.set([&](int k, int) { return fmul_rn(signs.x[k], fmul_rn(v.x[k], r.x[k])); });
   v.transform();
   if (a.codec.key_plan.rounds == 2) {
@@ -110,17 +121,17 @@ PKV_DEVICE void prepare_vector(const FusedArgs& a, const BlockRow& at, int32_t g
   v.set([&](int k, int j) { return rotated[j] = v.x[k]; });
   if (LaneGroup<32>::rank() != 0) return;
   if (!is_sum) shared.terms[g].bias = bias;
-  if (!is_good) shared.bad = 1;
+  shared.bad_vectors[g] = is_good ? 0 : 1;
 }
 
-// 4.2, by one warp: z, its bit planes, and where the window of votes may begin.
+// 4.2, by one warp: z, its bit planes, and where the window of votes may begin; 4.4.
 template <int kDim>
-PKV_DEVICE void prepare_vote(const FusedArgs& a, const BlockRow& at, FusedShared<kDim>& shared) {
+PKV_DEVICE void prepare_vote(const FusedArgs& a, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const float* y = shared.rotated[kFusedHeads];
   const float A = largest_subspace(y, kDim / 8);
   int32_t sum = 0;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kDim / 32; ++i) {
     const int32_t z = graded_integer(y[32 * i + Group::rank()], A);
     sum += z;
@@ -131,23 +142,11 @@ PKV_DEVICE void prepare_vote(const FusedArgs& a, const BlockRow& at, FusedShared
     }
   }
   sum = Group::sum(sum);
-  if (Group::rank() == 0) shared.z_sum = sum;
-}
-
-// All threads; shared.bad is 0 and seen by all. Behind it everything is there.
-template <int kDim>
-PKV_DEVICE void prepare_query(const FusedArgs& a, const BlockRow& at, FusedShared<kDim>& shared) {
-  using Group = LaneGroup<32>;
-  const int warp = Group::index();
-  if (warp <= a.group) prepare_vector(a, at, warp, shared);
-  sync_block();
-  if (warp < a.group) {
-    prepare_scalar_head(kDim, kDim / 32, a.codec.key_plan.gain, shared.rotated[warp],
-                        shared.words[warp], &shared.terms[warp]);
-  } else if (warp == kFusedWarps - 1) {
-    prepare_vote(a, at, shared);
-  }
-  sync_block();
+  const bool is_bad = Group::rank() <= a.group && shared.bad_vectors[Group::rank()] != 0;
+  const bool any_bad = Group::any(is_bad);
+  if (Group::rank() != 0) return;
+  shared.z_sum = sum;
+  shared.bad = any_bad ? 1 : 0;
 }
 
 }  // namespace pkv::cuda

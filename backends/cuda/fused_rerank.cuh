@@ -21,31 +21,23 @@ inline constexpr uint32_t kGone = kTieFlag | kPlaceMask;  // a tie that did not 
 // Of a sample: whether it is a candidate, or as a tie may become one.
 inline constexpr uint32_t kSampleTaken = kHitFlag;
 
-PKV_APART inline LogSum sum_lanes(LogSum sum) { return sum_of_lanes<32>(sum); }
+// Of all lanes, for each of them.
+PKV_DEVICE LogSum sum_lanes(const LogSum& mine) {
+  using Group = LaneGroup<32>;
+  const float most = Group::max(mine.max);
+  return {most, Group::sum(mine.sum == 0.0F ? 0.0F : mine.sum * fexp(mine.max - most))};
+}
 
-struct Entries {
-  uint32_t* list;
-  float* estimates;  // [count, G]
-  float* scores;
-  uint32_t* samples;        // places and flags
-  float* sample_estimates;  // [sample_count, G]
-  int32_t count;
-  int32_t sample_count;
-  int64_t first_sample;  // number among the row's
-};
-
-// The list of entries and samples, then the ties to the team. All threads; keys are free behind it.
+// The list of entries and samples, into shared.entries, then the ties to the team. All threads;
+// keys are free behind it.
 template <int kDim>
-PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Team& team,
-                                const Selection& selection, const uint16_t* keys,
-                                unsigned char* arena, FusedShared<kDim>& shared) {
-  const auto kind = [&selection](uint32_t key) {
-    return key < selection.key ? 0 : (key < selection.sure ? 2 : 1);
-  };
-  OrderedKeys ordered(keys, at.length);
-  const uint64_t total = ordered.count(shared.scan.sums, kind);
+PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team& team,
+                             const Selection& selection, const uint16_t* keys, unsigned char* arena,
+                             FusedShared<kDim>& shared) {
+  OrderedKeys ordered(keys, at.length, selection.key, selection.sure);
+  const KeyCounts total = ordered.count(shared.scan.sums);
   Entries e{};
-  e.count = static_cast<int32_t>(static_cast<uint32_t>(total));
+  e.count = static_cast<int32_t>(total.entries);
   e.samples = reinterpret_cast<uint32_t*>(arena + a.arena.sample_state);
   e.sample_estimates = reinterpret_cast<float*>(arena + a.arena.samples);
   if (e.count <= a.arena.capacity) {
@@ -58,23 +50,24 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
     e.estimates = a.spill.estimates + first * a.group;
     e.scores = a.spill.scores + first;
   }
-  ordered.visit(kind, [&](int32_t i, int32_t entry, int32_t tie) {
+  ordered.visit([&](int32_t i, int32_t entry, int32_t tie) {
     e.list[entry] = static_cast<uint32_t>(i) | (tie >= 0 ? kTieFlag : 0U);
     if (tie >= 0) shared.tie_entry[tie] = entry;
   });
-  if (a.tail_samples > 0) {
-    const format::Samples samples = format::samples(a.codec.geometry, at.n, a.tail_samples);
-    e.first_sample = at.first_sample;
-    e.sample_count = at.sample_count;
+  e.first_sample = at.first_sample;
+  e.sample_count = at.sample_count;
 #pragma unroll 1
-    for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
-      const auto i = static_cast<uint32_t>(samples.position(e.first_sample + s) - at.begin);
-      const int what = kind(keys[i]);
-      e.samples[s] = i | (what == 1 ? kSampleTaken : (what == 2 ? kTieFlag : 0U));
-    }
+  for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
+    const auto i =
+        static_cast<uint32_t>(sample_position(at.samples, e.first_sample + s) - at.begin);
+    const uint32_t key = keys[i];
+    e.samples[s] =
+        i | (key >= selection.sure ? kSampleTaken : (key >= selection.key ? kTieFlag : 0U));
   }
-  const auto own_ties = static_cast<int32_t>(total >> 32);
+  const auto own_ties = static_cast<int32_t>(total.ties);
   if (thread_index() == 0) {
+    shared.selection = selection;
+    shared.entries = e;
     shared.own_ties = own_ties;
     shared.own_chosen = 0;
     shared.dropped_count = 0;
@@ -86,7 +79,6 @@ PKV_DEVICE Entries list_entries(const FusedArgs& a, const BlockRow& at, const Te
     const uint32_t order = order_key(vote_of_key(a, at, at.begin + place, shared));
     post(team.ties + selection.tie_base + t, team.tag(), uint64_t{order});
   }
-  return e;
 }
 
 PKV_DEVICE void multiply_bytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -178,7 +170,6 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
                                  FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   using Chunks = KeyChunks<kDim>;
-  constexpr int kAtOnce = kDim <= 128 ? 2 : 1;
   constexpr int kRows = 16;
   const int g = Group::rank() / 4;
   const int t = Group::rank() % 4;
@@ -188,58 +179,63 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) sums[i] = LogSum::nothing();
   const int32_t total = e.count + e.sample_count;
+  constexpr int kStep = kRows * kFusedWarps;
+  Chunks next[2];
+  uint32_t next_words[2];
+  const auto load_next = [&](int32_t first) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t i = first + g + 8 * r;
+      const bool is_there = i < total;
+      next_words[r] = 0;
+      if (is_there) next_words[r] = i < e.count ? e.list[i] : e.samples[i - e.count];
+      next[r].load(a, at, at.begin + (next_words[r] & kPlaceMask), is_there);
+    }
+  };
+  int32_t row = kRows * Group::index();
+  if (row < total) load_next(row);
+    // The next keys' loads are under way while these are multiplied.
 #pragma unroll 1
-  for (int32_t first = kRows * Group::index(); first < total;
-       first += kRows * kFusedWarps * kAtOnce) {
-    Chunks chunks[kAtOnce][2];
-    uint32_t words[kAtOnce][2];
+  for (; row < total; row += kStep) {
+    Chunks chunks[2];
+    uint32_t words[2];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
+    for (int r = 0; r < 2; ++r) {
+      chunks[r] = next[r];
+      words[r] = next_words[r];
+    }
+    if (row + kStep < total) load_next(row + kStep);
+    uint32_t y[2][8 * Chunks::kRounds];
+    float w[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int32_t i = first + u * kRows * kFusedWarps + g + 8 * r;
-        const bool is_there = i < total;
-        words[u][r] = 0;
-        if (is_there) words[u][r] = i < e.count ? e.list[i] : e.samples[i - e.count];
-        chunks[u][r].load(a, at, at.begin + (words[u][r] & kPlaceMask), is_there);
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int round = 0; round < Chunks::kRounds; ++round) {
+        decode_scalar<PKV_CODEC_SCALAR4>(chunks[r].codes[round].word, chunks[r].signs[round],
+                                         y[r] + 8 * round);
+        if (t + 4 * round < Chunks::kChunks) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) y[r][8 * round + i] = 0;
       }
+      const uint32_t factor = Group::shuffle(chunks[r].codes[0].word[3], Group::rank() & ~3);
+      w[r] = format::bf16_to_float(static_cast<uint16_t>(factor));
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int32_t row = first + u * kRows * kFusedWarps;
-      if (row >= total) break;
-      uint32_t y[2][8 * Chunks::kRounds];
-      float w[2];
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const HeadTile<kDim>& heads = tile == 0 ? tile0 : tile1;
+      float est[2];
+      heads.estimate(y, w, est);
+      if (!heads.is_there) continue;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int round = 0; round < Chunks::kRounds; ++round) {
-          decode_scalar<PKV_CODEC_SCALAR4>(chunks[u][r].codes[round].word,
-                                           chunks[u][r].signs[round], y[r] + 8 * round);
-          if (t + 4 * round < Chunks::kChunks) continue;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) y[r][8 * round + i] = 0;
-        }
-        const uint32_t factor = Group::shuffle(chunks[u][r].codes[0].word[3], Group::rank() & ~3);
-        w[r] = format::bf16_to_float(static_cast<uint16_t>(factor));
-      }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const HeadTile<kDim>& heads = tile == 0 ? tile0 : tile1;
-        float est[2];
-        heads.estimate(y, w, est);
-        if (!heads.is_there) continue;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int32_t i = row + g + 8 * r;
-          if (i < e.count) {
-            e.estimates[int64_t{i} * a.group + 4 * tile + t] = est[r];
-            if ((words[u][r] & kTieFlag) == 0) sums[tile].add(a.logit(est[r]));
-          } else if (i < total) {
-            // A bad key's factors are NaN.
-            e.sample_estimates[(i - e.count) * a.group + 4 * tile + t] =
-                w[r] != w[r] ? quiet_nan() : est[r];
-          }
+        const int32_t i = row + g + 8 * r;
+        if (i < e.count) {
+          e.estimates[i * a.group + 4 * tile + t] = est[r];
+          if ((words[r] & kTieFlag) == 0) sums[tile].add(a.logit(est[r]));
+        } else if (i < total) {
+          // A bad key's factors are NaN.
+          e.sample_estimates[(i - e.count) * a.group + 4 * tile + t] =
+              w[r] != w[r] ? quiet_nan() : est[r];
         }
       }
     }
@@ -253,157 +249,6 @@ PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const E
       sums[tile] = both(sums[tile], other);
     }
     if (g == 0) shared.warp_sums[Group::index()][4 * tile + t] = sums[tile];
-  }
-  sync_block();
-}
-
-// Which of the block's ties come in. All threads.
-template <int kDim>
-PKV_DEVICE void settle_ties(const BlockRow& /*at*/, const Team& team, const Selection& selection,
-                            const Entries& e, FusedShared<kDim>& shared) {
-  using Group = LaneGroup<32>;
-  if (selection.ties == 0) return;
-#pragma unroll 1
-  for (auto i = static_cast<uint32_t>(thread_index()); i < selection.ties; i += kFusedThreads) {
-    shared.ties[i] = static_cast<uint32_t>(await(team.ties + i, team.tag()));
-  }
-  sync_block();
-  const int32_t own = shared.own_ties;
-  // A warp's lanes count for one tie.
-#pragma unroll 1
-  for (int32_t i = Group::index(); i < own; i += kFusedWarps) {
-    const uint32_t number = selection.tie_base + static_cast<uint32_t>(i);
-    const uint32_t mine = shared.ties[number];
-    uint32_t before = 0;
-#pragma unroll 1
-    for (auto j = static_cast<uint32_t>(Group::rank()); j < selection.ties; j += 32) {
-      const uint32_t other = shared.ties[j];
-      if (other > mine || (other == mine && j < number)) ++before;
-    }
-    before = Group::sum(before);
-    if (Group::rank() != 0) continue;
-    const int32_t entry = shared.tie_entry[i];
-    if (before < selection.ties_wanted) {
-      shared.tie_entry[i] = static_cast<int32_t>(static_cast<uint32_t>(entry) | kTieFlag);
-      e.list[entry] &= ~kTieFlag;
-    }
-  }
-  sync_block();
-  if (Group::index() == 0) {
-    int32_t dropped = 0;
-#pragma unroll 1
-    for (int32_t first = 0; first < own; first += 32) {
-      const int32_t i = first + Group::rank();
-      const bool is_out = i < own && shared.tie_entry[i] >= 0;
-      const uint32_t out = Group::ballot(is_out);
-      if (is_out) {
-        shared.dropped[dropped + Group::rank_in(out)] = shared.tie_entry[i];
-      }
-      dropped += Group::count_bits(out);
-    }
-    if (Group::rank() == 0) {
-      shared.dropped_count = dropped;
-      shared.own_chosen = own - dropped;
-    }
-  }
-#pragma unroll 1
-  for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
-    const uint32_t word = e.samples[s];
-    if ((word & kTieFlag) == 0) continue;
-    uint32_t settled = word & kPlaceMask;
-#pragma unroll 1
-    for (int32_t i = 0; i < own; ++i) {
-      const auto entry = static_cast<uint32_t>(shared.tie_entry[i]);
-      if ((entry & kTieFlag) == 0) continue;
-      if ((e.list[entry & ~kTieFlag] & kPlaceMask) == settled) settled |= kSampleTaken;
-    }
-    e.samples[s] = settled;
-  }
-  sync_block();
-#pragma unroll 1
-  for (int32_t i = thread_index(); i < shared.dropped_count; i += kFusedThreads) {
-    e.list[shared.dropped[i]] = kGone;
-  }
-}
-
-// The row's lse of each head, its rest, the largest score there may be, and where the block's
-// candidates begin. All threads.
-template <int kDim>
-PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team& team,
-                              const Selection& selection, const Entries& e,
-                              FusedShared<kDim>& shared) {
-  using Group = LaneGroup<32>;
-  const int warp = Group::index();
-  const int32_t G = a.group;
-  const int32_t words = 4 * G + 2;
-  const uint64_t tag = team.tag();
-  if (warp < G) {
-    LogSum sum = LogSum::nothing();
-    if (Group::rank() < kFusedWarps) sum = shared.warp_sums[Group::rank()][warp];
-#pragma unroll 1
-    for (int32_t i = Group::rank(); i < shared.own_ties; i += 32) {
-      const auto entry = static_cast<uint32_t>(shared.tie_entry[i]);
-      if ((entry & kTieFlag) == 0) continue;
-      sum.add(a.logit(e.estimates[int64_t{entry & ~kTieFlag} * G + warp]));
-    }
-    sum = sum_lanes(sum);
-    if (Group::rank() == 0) {
-      post(team.own(Mailbox::kStats + 4 * warp), tag, sum.max);
-      post(team.own(Mailbox::kStats + 4 * warp + 1), tag, sum.sum);
-    }
-  } else if (warp < 2 * G) {
-    const int g = warp - G;
-    LogSum sum = LogSum::nothing();
-    int32_t seen = 0;
-#pragma unroll 1
-    for (int32_t s = Group::rank(); s < e.sample_count; s += 32) {
-      if ((e.samples[s] & kSampleTaken) != 0) continue;
-      ++seen;
-      const float est = e.sample_estimates[s * G + g];
-      if (est == est) sum.add(a.logit(est));
-    }
-    sum = sum_lanes(sum);
-    seen = Group::sum(seen);
-    if (Group::rank() == 0) {
-      post(team.own(Mailbox::kStats + 4 * g + 2), tag, sum.max);
-      post(team.own(Mailbox::kStats + 4 * g + 3), tag, sum.sum);
-      if (g == 0) {
-        post(team.own(Mailbox::kStats + 4 * G), tag, static_cast<float>(shared.own_chosen));
-        post(team.own(Mailbox::kStats + 4 * G + 1), tag, static_cast<float>(seen));
-      }
-    }
-  }
-#pragma unroll 1
-  for (int32_t i = thread_index(); i < team.size * words; i += kFusedThreads) {
-    const int32_t c = i / words;
-    const int32_t word = i - c * words;
-    shared.stats[c][word] = await_float(team.of(c, Mailbox::kStats + word), tag);
-  }
-  sync_block();
-  const bool is_there = Group::rank() < team.size;
-  const float* mine = shared.stats[is_there ? Group::rank() : 0];
-  if (warp < G) {
-    LogSum sum = is_there ? LogSum{mine[4 * warp], mine[4 * warp + 1]} : LogSum::nothing();
-    sum = sum_lanes(sum);
-    if (Group::rank() == 0) {
-      shared.lse[warp] = sum.value();
-      shared.top[warp] = sum.max - sum.value();
-    }
-  } else if (warp < 2 * G) {
-    const int g = warp - G;
-    LogSum sum = is_there ? LogSum{mine[4 * g + 2], mine[4 * g + 3]} : LogSum::nothing();
-    const float seen = Group::sum(is_there ? mine[4 * G + 1] : 0.0F);
-    const float value = sum_lanes(sum).value();
-    if (Group::rank() == 0) {
-      const auto R = static_cast<float>(at.n - selection.count);
-      shared.rest[g] = value == minus_infinity() ? value : value + std::log(R / seen);
-    }
-  }
-  int32_t before = 0;
-#pragma unroll 1
-  for (int c = 0; c < team.rank; ++c) before += static_cast<int32_t>(shared.stats[c][4 * G]);
-  if (thread_index() == 0) {
-    shared.slot_base = static_cast<int32_t>(selection.slot_base) + before;
   }
   sync_block();
 }

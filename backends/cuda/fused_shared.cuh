@@ -24,32 +24,34 @@ inline constexpr int kMarks = 16;
 #define PKV_MARK(args, i) (void)0
 #endif
 
-// How votes become keys of 16 bits that order like them: the bits of order_key from `shift` up,
-// less `base`, within [1, kMostKey]; 0 for a vote that is NaN.
+// How votes become keys of 16 bits that order like them, within [1, kMostKey]; 0 for a vote that is
+// NaN. With a window: the bits of a float from kWindowShift up, less `base`, so that 512 keys are a
+// doubling. Without: the upper half of its order key.
 inline constexpr int32_t kMostKey = 65534;
+inline constexpr int32_t kWindowShift = 14;
 struct KeyScale {
-  int32_t shift;
   int32_t base;
   int32_t window;  // the key where the window of kWindowBins begins; 0: there is no window
 };
 
 // Where in the order of bins the wanted-th thing lies; of all blocks, and of those before this one.
 struct Cut {
-  int32_t bin;           // -1: there are fewer
+  int32_t bin;
   uint32_t before;       // in bins before it
   uint32_t here;         // in it
   uint32_t team_before;  // the same in blocks of a smaller rank
   uint32_t team_here;
   uint32_t own_here;
-  uint32_t total;       // in all bins
-  uint32_t team_total;  // of blocks of a smaller rank
 };
 
 struct FusedScan {
   uint32_t histogram[kWindowBins];
   uint64_t sums[kFusedWarps];
+  uint32_t overflows[4];
+  uint32_t exchanges;  // how many histograms the row has passed round
   Cut cut;
-  uint32_t overflows;
+  uint32_t total;       // of the last histogram, in all bins
+  uint32_t team_total;  // of blocks of a smaller rank
 };
 
 inline constexpr int kHeadsAtOnce = 4;     // of attention and samples
@@ -70,6 +72,56 @@ struct TailHead {
   float samples_sum;
 };
 
+// What comes in by its vote.
+struct Selection {
+  uint32_t key;          // keys from here on are entries of the list
+  uint32_t sure;         // keys from here on come in; those below are ties
+  uint32_t ties;         // of the row
+  uint32_t ties_wanted;  // that come in
+  uint32_t tie_base;     // those of blocks before this one
+  uint32_t slot_base;    // candidates of blocks before this one, ties apart
+  int32_t count;         // candidates of the row
+};
+
+// The block's candidates and samples.
+struct Entries {
+  uint32_t* list;
+  float* estimates;  // [count, G]
+  float* scores;
+  uint32_t* samples;        // places and flags
+  float* sample_estimates;  // [sample_count, G]
+  int32_t count;
+  int32_t sample_count;
+  int32_t first_sample;  // number among the row's
+};
+
+// The block's part of the arena for hits, arrays of Mailbox::hit_capacity.
+struct HitRoom {
+  int32_t* memory;
+  int32_t capacity;
+
+  // Entries, in any order.
+  PKV_DEVICE int32_t* found() const { return memory; }
+  // Ascending.
+  PKV_DEVICE int32_t* entry() const { return memory + capacity; }
+  // Of each among the row's hits; -1: it is none.
+  PKV_DEVICE int32_t* place() const { return memory + 2 * capacity; }
+  // Of each in the row cache; kNoLine: it is not there.
+  PKV_DEVICE int32_t* line() const { return memory + 3 * capacity; }
+  // Of all that may be hits of the row: the order key of their score, and their positions.
+  PKV_DEVICE uint32_t* order() const { return reinterpret_cast<uint32_t*>(memory + 4 * capacity); }
+  PKV_DEVICE uint32_t* positions() const {
+    return reinterpret_cast<uint32_t*>(memory + 5 * capacity);
+  }
+};
+
+struct HitRange {
+  int32_t wanted;  // hits of the row
+  int32_t all;     // entries of the row that may be hits
+  int32_t base;    // those of blocks before
+  int32_t own;
+};
+
 // A block's range of a row.
 struct BlockRow {
   int64_t row;
@@ -77,14 +129,23 @@ struct BlockRow {
   int64_t sequence;
   int32_t head;
   int64_t n;
+  int32_t wanted;  // candidates of the row
   int64_t begin;   // position of the block's first key
   int32_t length;  // keys of the block
   format::StoreRow records;
-  // By another thread, later:
-  int64_t first_sample;  // numbers among the row's samples
+  format::Samples samples;
+  int32_t first_sample;  // numbers among the row's samples
   int32_t sample_count;
   Share dense;          // tokens of the dense parts, taken as one run
-  int32_t dense_slots;  // of them that wait in slots: all or none
+  int32_t dense_slots;  // of them that wait in slots from early on: all or none
+};
+
+// A dense part of the row.
+struct DenseRun {
+  VectorRow keys;
+  VectorRow values;
+  int64_t start;   // position of its first token
+  int64_t before;  // tokens of the parts before
 };
 
 template <int kDim>
@@ -93,18 +154,25 @@ struct FusedShared {
   static constexpr int kPlaneWords = kDim / 32;
 
   BlockRow at;
+  DenseRun dense[PKV_MAX_PARTS];
   FusedScan scan;
   alignas(16) uint32_t words[kFusedHeads][kQueryVectors * kChunks * 4];  // estimate.cuh
   HeadTerms terms[kFusedHeads];
   alignas(16) float raw[kFusedHeads][kDim];          // q_g
   alignas(16) float rotated[kFusedHeads + 1][kDim];  // q'_g, then Q'
-  alignas(16) int32_t z[kDim];
+  alignas(16) float mean[kDim];                      // of the zone's values,
+  int32_t has_mean;                                  // where there are any
   uint32_t planes[8][kPlaneWords];  // bit j of word i of plane p: bit p of z[32 i + j]
   int32_t z_sum;
   float window_deviations;
+  int32_t bad_vectors[kFusedHeads + 1];  // of q'_g and Q'
   int32_t bad;
   KeyScale scale;
   float moments[kFusedWarps][3];  // sum, sum of squares, count of sampled votes
+
+  Selection selection;
+  Entries entries;
+  HitRange hits;
 
   // Selection.
   int32_t own_ties;             // entries of it whose vote lies in the cut's bin
@@ -122,56 +190,17 @@ struct FusedShared {
   float top[kFusedHeads];   // the largest logit less lse
   int32_t slot_base;        // of the block's first candidate among the row's
 
+  float warp_mass[kFusedWarps][kFusedHeads];  // of candidates that are no hits, in units of e^lse
   TailHead tail[kFusedHeads];
   PartialStats samples[kFusedHeads];  // of the block
   JoinRoom join;
 
   // Hits.
-  int32_t own_hits;  // that may come in
+  int32_t own_hits;   // that may come in
+  int32_t has_cache;  // of the row
+  uint32_t cache_step;
   uint64_t row_barrier;
   uint64_t dense_barrier;
 };
-
-PKV_DEVICE BlockRow block_row(const FusedArgs& a, int64_t row, int32_t rank) {
-  BlockRow r{};
-  r.row = row;
-  const RowIndex at = row_index(row, a.codec.geometry.kv_heads);
-  r.entry = at.entry;
-  r.head = at.head;
-  r.sequence = a.sequences[at.entry];
-  r.n = a.lengths[at.entry];
-  const int64_t per = gpu::round_up((r.n + a.team - 1) / a.team, kUnitKeys);
-  r.begin = per * rank < r.n ? per * rank : r.n;
-  const int64_t left = r.n - r.begin;
-  r.length = static_cast<int32_t>(left < per ? left : per);
-  r.records = a.store.row(r.sequence, r.head);
-  return r;
-}
-
-// The least i whose sample lies at `position` or behind it: i * steps / count * stride >= position.
-PKV_DEVICE int64_t sample_from(const format::Samples& samples, int64_t position) {
-  if (samples.steps == 0) return 0;
-  const int64_t step = (position + samples.stride - 1) / samples.stride;
-  const int64_t i = (step * samples.count + samples.steps - 1) / samples.steps;
-  return i < samples.count ? i : samples.count;
-}
-
-// What of the row's samples and dense tokens is the block's. By one thread.
-PKV_APART inline void share_row(const FusedArgs& a, int32_t rank, BlockRow& r) {
-  r.first_sample = 0;
-  r.sample_count = 0;
-  if (a.tail_samples > 0) {
-    const format::Samples samples = format::samples(a.codec.geometry, r.n, a.tail_samples);
-    r.first_sample = sample_from(samples, r.begin);
-    r.sample_count =
-        static_cast<int32_t>(sample_from(samples, r.begin + r.length) - r.first_sample);
-  }
-  int64_t count = 0;
-#pragma unroll 1
-  for (int32_t p = 0; p < a.part_count; ++p) count += a.runs[p].length(r.entry, r.row);
-  r.dense = share_of(count, rank, a.team);
-  const int64_t own = r.dense.end - r.dense.begin;
-  r.dense_slots = own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
-}
 
 }  // namespace pkv::cuda

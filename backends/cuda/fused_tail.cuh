@@ -35,45 +35,48 @@ PKV_DEVICE void join_stats(const float (&max)[kHeadsAtOnce], const float (&sum)[
   sync_block();
 }
 
+// How many of `count` ascending numbers are less than `value`.
+PKV_APART inline int32_t count_below(const int32_t* numbers, int32_t count, int32_t value) {
+  return static_cast<int32_t>(
+      lower_bound(0, count, value, [&](int64_t j) { return int64_t{numbers[j]}; }));
+}
+
 // Candidates and estimates as results, and the mass of those that may be no hits, as far as it is
-// known now: shared.warp_sums. All threads.
-template <int kDim>
+// known now: shared.warp_mass. All threads.
+template <int kDim, int kTiles>
 PKV_DEVICE void write_candidates(const FusedArgs& a, const BlockRow& at, const Team& team,
                                  const Selection& selection, const Entries& e,
                                  FusedShared<kDim>& shared) {
-  const bool has_mass = a.tail != PKV_TAIL_DROP;
   using Group = LaneGroup<32>;
+  constexpr int kHeads = 4 * kTiles;
   int32_t* candidates = a.candidates + at.row * a.candidates_stride;
   float* estimates =
       a.estimates == nullptr ? nullptr : a.estimates + at.row * a.group * a.candidates_stride;
   const int32_t dropped = shared.dropped_count;
-  // Entries of ties that did not come in leave no gap.
-  const auto slot_of = [&](int32_t i) {
-    int64_t slot = int64_t{shared.slot_base} + i;
-    if (dropped > 0) {
-      slot -= lower_bound(0, dropped, i, [&](int64_t j) { return int64_t{shared.dropped[j]}; });
-    }
-    return slot;
-  };
+  float mass[kHeads] = {};
 #pragma unroll 1
-  for (int32_t g = -1; g < a.group; ++g) {
-    if (g >= 0 && estimates == nullptr && !has_mass) break;
-    LogSum sum = LogSum::nothing();
-#pragma unroll 1
-    for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
-      const uint32_t word = e.list[i];
-      if (word == kGone) continue;
-      if (g < 0) {
-        candidates[slot_of(i)] = static_cast<int32_t>(at.begin + (word & kPlaceMask));
-        continue;
-      }
-      const float est = e.estimates[int64_t{i} * a.group + g];
-      if (estimates != nullptr) estimates[g * a.candidates_stride + slot_of(i)] = est;
-      if ((word & kHitFlag) == 0) sum.add(a.logit(est));
+  for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
+    const uint32_t word = e.list[i];
+    if (word == kGone) continue;
+    int32_t slot = shared.slot_base + i;
+    // Entries of ties that did not come in leave no gap.
+    if (dropped > 0) slot -= count_below(shared.dropped, dropped, i);
+    candidates[slot] = static_cast<int32_t>(at.begin + (word & kPlaceMask));
+    const bool counts = (word & kHitFlag) == 0;
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      if (g >= a.group) break;
+      const float est = e.estimates[i * a.group + g];
+      if (estimates != nullptr) estimates[g * a.candidates_stride + slot] = est;
+      if (counts) mass[g] += exp_below(a.logit(est), shared.lse[g]);
     }
-    if (g < 0 || !has_mass) continue;
-    sum = sum_lanes(sum);
-    if (Group::rank() == 0) shared.warp_sums[Group::index()][g] = sum;
+  }
+  if (a.tail != PKV_TAIL_DROP) {
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      mass[g] = Group::sum(mass[g]);
+      if (Group::rank() == g) shared.warp_mass[Group::index()][g] = mass[g];
+    }
   }
   if (team.rank != 0) return;
   if (thread_index() == 0) a.candidate_counts[at.row] = selection.count;
@@ -103,9 +106,8 @@ PKV_DEVICE void write_samples(const FusedArgs& a, const BlockRow& at, const Team
     a.rest_lse[at.row * a.group + thread_index()] = shared.rest[thread_index()];
   }
   if (a.sample_estimates == nullptr) return;
-  const int64_t count = format::samples(a.codec.geometry, at.n, a.tail_samples).count;
 #pragma unroll 1
-  for (int64_t i = count + thread_index(); i < a.tail_samples; i += kFusedThreads) {
+  for (int64_t i = at.samples.count + thread_index(); i < a.tail_samples; i += kFusedThreads) {
 #pragma unroll 1
     for (int32_t g = 0; g < a.group; ++g) {
       a.sample_estimates[(at.row * a.group + g) * a.tail_samples + i] = quiet_nan();
@@ -119,7 +121,8 @@ PKV_DEVICE void write_samples(const FusedArgs& a, const BlockRow& at, const Team
 template <int kDim>
 PKV_DEVICE void sum_samples(const FusedArgs& a, const BlockRow& at, const Entries& e,
                             const HitRoom& hits, int32_t own_hits, int32_t first, float* values,
-                            JoinRoom& room, FusedShared<kDim>& shared) {
+                            FusedShared<kDim>& shared) {
+  JoinRoom& room = shared.join;
   using Shape = AttendShape<kDim / 8, 1, kHeadsAtOnce>;
   using Lanes = LaneGroup<kDim / 8>;
   using Group = LaneGroup<32>;
@@ -135,7 +138,7 @@ PKV_DEVICE void sum_samples(const FusedArgs& a, const BlockRow& at, const Entrie
     if ((word & kSampleTaken) != 0) {
 #pragma unroll 1
       for (int32_t i = 0; i < own_hits; ++i) {
-        if (hits.place[i] >= 0 && (e.list[hits.entry[i]] & kPlaceMask) == place) is_out = true;
+        if (hits.place()[i] >= 0 && (e.list[hits.entry()[i]] & kPlaceMask) == place) is_out = true;
       }
     }
     if (is_out) continue;
@@ -205,36 +208,58 @@ PKV_DEVICE void sum_samples(const FusedArgs& a, const BlockRow& at, const Entrie
   }
 }
 
-// Mass and samples of the block to the team. All threads of warps below G.
+// The sums over samples of all heads of the block, into shared.samples and shared.rotated. All
+// threads.
 template <int kDim>
-PKV_DEVICE void post_tail(const FusedArgs& a, const Team& team, const Entries& e,
-                          const HitRoom& hits, const HitRange& range, const PartialStats* samples,
-                          FusedShared<kDim>& shared) {
+PKV_APART void sum_all_samples(const FusedArgs& a, const BlockRow& at, const Entries e,
+                               const HitRoom hits, int32_t own_hits, float* values,
+                               FusedShared<kDim>& shared) {
+#pragma unroll 1
+  for (int32_t first = 0; first < a.group; first += kHeadsAtOnce) {
+    sum_samples(a, at, e, hits, own_hits, first, values, shared);
+    if (thread_index() < kHeadsAtOnce && first + thread_index() < kFusedHeads) {
+      shared.samples[first + thread_index()] = shared.join.all[thread_index()];
+    }
+    sync_block();
+  }
+}
+
+// What the block knows of the tail, with the mass of its candidates that are no hits. With tail =
+// mean that is all: what blocks add to their partial outputs adds up. Else it goes to the team. All
+// threads of warps below G; shared.warp_mass is there.
+template <int kDim>
+PKV_DEVICE void settle_tail(const FusedArgs& a, const Team& team, const Entries& e,
+                            const HitRoom& hits, const HitRange& range, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const int g = Group::index();
   if (g >= a.group) return;
-  LogSum sum = LogSum::nothing();
-  if (Group::rank() < kFusedWarps) sum = shared.warp_sums[Group::rank()][g];
+  const float lse = shared.lse[g];
+  float mass = Group::rank() < kFusedWarps ? shared.warp_mass[Group::rank()][g] : 0.0F;
 #pragma unroll 1
   for (int32_t i = Group::rank(); i < range.own; i += 32) {
-    if (hits.place[i] >= 0) continue;
-    sum.add(a.logit(e.estimates[int64_t{hits.entry[i]} * a.group + g]));
+    if (hits.place()[i] >= 0) continue;
+    mass += exp_below(a.logit(e.estimates[hits.entry()[i] * a.group + g]), lse);
   }
-  sum = sum_lanes(sum);
+  mass = Group::sum(mass);
   if (Group::rank() != 0) return;
+  LogSum rest = {mass == 0.0F ? minus_infinity() : lse, mass};
+  if (a.tail == PKV_TAIL_MEAN) {
+    if (team.rank == 0) rest.add(shared.rest[g]);
+    shared.tail[g] = {shared.has_mean != 0 ? rest.value() : minus_infinity(), 0.0F, 0.0F, 0.0F};
+    return;
+  }
   uint64_t* to = team.own(Mailbox::kTail + 5 * g);
   const uint64_t tag = team.tag();
-  post(to, tag, sum.max);
-  post(to + 1, tag, sum.sum);
-  post(to + 2, tag, samples[g].max);
-  post(to + 3, tag, samples[g].sum);
-  post(to + 4, tag, samples[g].squares);
+  post(to, tag, rest.max);
+  post(to + 1, tag, rest.sum);
+  post(to + 2, tag, shared.samples[g].max);
+  post(to + 3, tag, shared.samples[g].sum);
+  post(to + 4, tag, shared.samples[g].squares);
 }
 
-// What the team's blocks say of the tail, into shared.tail. All threads.
+// What the team's blocks say of a tail of samples, into shared.tail. All threads.
 template <int kDim>
-PKV_DEVICE void await_tail(const FusedArgs& a, const BlockRow& at, const Team& team,
-                           FusedShared<kDim>& shared) {
+PKV_APART void await_tail(const FusedArgs& a, const Team team, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const int32_t words = 5 * a.group;
 #pragma unroll 1
@@ -248,8 +273,7 @@ PKV_DEVICE void await_tail(const FusedArgs& a, const BlockRow& at, const Team& t
   if (g < a.group) {
     const bool is_there = Group::rank() < team.size;
     const float* mine = shared.stats[is_there ? Group::rank() : 0] + 5 * g;
-    LogSum mass = is_there ? LogSum{mine[0], mine[1]} : LogSum::nothing();
-    mass = sum_lanes(mass);
+    const LogSum mass = sum_lanes(is_there ? LogSum{mine[0], mine[1]} : LogSum::nothing());
     SampleSums samples = {is_there ? mine[2] : minus_infinity(), is_there ? mine[3] : 0.0F,
                           is_there ? mine[4] : 0.0F};
     const float most = Group::max(samples.max);
@@ -260,10 +284,8 @@ PKV_DEVICE void await_tail(const FusedArgs& a, const BlockRow& at, const Team& t
       LogSum rest = LogSum::nothing();
       rest.add(shared.rest[g]);
       rest = both(rest, mass);
-      const int64_t zone_row = at.sequence * a.codec.geometry.kv_heads + at.head;
-      const bool has_values = a.good_counts[zone_row] > 0;
-      shared.tail[g] = {has_values ? rest.value() : minus_infinity(), samples.trust(false), most,
-                        samples.sum};
+      shared.tail[g] = {shared.has_mean != 0 ? rest.value() : minus_infinity(),
+                        samples.trust(false), most, samples.sum};
     }
   }
   sync_block();

@@ -57,7 +57,7 @@ template <int kDim>
 struct VoteQuery {
   static constexpr int kColumns = kDim == 128 ? 1 : 2;
   uint32_t b[kColumns];
-  int32_t weight[2];  // of the lane's two planes
+  int32_t weight[4];  // of the lane's two planes; and times 2^16
   int32_t z_sum;
 
   PKV_DEVICE explicit VoteQuery(const FusedShared<kDim>& shared) {
@@ -75,6 +75,8 @@ struct VoteQuery {
     }
     weight[0] = 1 << (2 * t);
     weight[1] = t == 3 ? -128 : 2 << (2 * t);
+    weight[2] = weight[0] * 65536;
+    weight[3] = weight[1] * 65536;
     z_sum = shared.z_sum;
   }
 };
@@ -98,11 +100,13 @@ struct VoteUnit {
   // All keys of the unit exist.
   PKV_DEVICE void load_full(const gpu::Layout& layout, const format::StoreRow& records,
                             int64_t position) {
-    const std::byte* piece = records.piece(position);
-    const int64_t local = records.local(position);
+    // Positions are below 2^31.
+    const auto at = static_cast<uint32_t>(position);
+    const std::byte* piece = records.piece(at);
+    const uint32_t local = at & static_cast<uint32_t>(records.mask);
     const int lane = LaneGroup<32>::rank();
-    const std::byte* signs = piece + local * (kDim / 8) + offset(0, lane);
-    const std::byte* factors = piece + layout.factor(local) + 2 * key(0);
+    const std::byte* signs = piece + uint64_t{local} * (kDim / 8) + offset(0, lane);
+    const std::byte* factors = piece + layout.factors + uint64_t{local} * 2 + 2 * key(0);
 #pragma unroll
     for (int j = 0; j < kWords; ++j) word[j] = load_stream(signs + (offset(j, 0) - offset(0, 0)));
 #pragma unroll
@@ -146,8 +150,7 @@ struct VoteUnit {
         count_bits(c, word[4 * m + 1], word[4 * m + 3], q.b[1]);
       }
       // Two keys of 16 bits in a word; carries cancel, since both sums fit.
-      part[m] = c[0] * q.weight[0] + c[1] * q.weight[1] +
-                ((c[2] * q.weight[0] + c[3] * q.weight[1]) << 16);
+      part[m] = c[0] * q.weight[0] + c[1] * q.weight[1] + c[2] * q.weight[2] + c[3] * q.weight[3];
     }
     using Group = LaneGroup<32>;
     const bool high = (Group::rank() & 2) != 0;
@@ -173,35 +176,38 @@ struct VoteUnit {
   }
 };
 
+// With a window, which begins above 0, all votes below 0 are one key.
+template <bool kHasWindow>
 PKV_DEVICE uint32_t scaled_key(const KeyScale& scale, float vote) {
-  const uint32_t order = order_key(vote);
-  if (order == 0) return 0;
-  const int32_t key = static_cast<int32_t>(order >> scale.shift) - scale.base;
+  int32_t key = 0;
+  if constexpr (kHasWindow) {
+    if (vote != vote) return 0;
+    key = (std::bit_cast<int32_t>(vote) >> kWindowShift) - scale.base;
+  } else {
+    const uint32_t order = order_key(vote);
+    if (order == 0) return 0;
+    key = static_cast<int32_t>(order >> 16);
+  }
   return static_cast<uint32_t>(key < 1 ? 1 : (key > kMostKey ? kMostKey : key));
 }
 
-// The scale from the moments of the sampled votes, by every thread alike.
+// The scale from the moments of the sampled votes: every warp of every block comes to the same.
 template <int kDim>
 PKV_DEVICE KeyScale key_scale(const FusedShared<kDim>& shared) {
-  float sum = 0.0F;
-  float squares = 0.0F;
-  float count = 0.0F;
+  using Group = LaneGroup<32>;
+  float moments[3];
 #pragma unroll
-  for (int warp = 0; warp < kFusedWarps; ++warp) {
-    sum += shared.moments[warp][0];
-    squares += shared.moments[warp][1];
-    count += shared.moments[warp][2];
+  for (int i = 0; i < 3; ++i) {
+    moments[i] = Group::sum(Group::rank() < kFusedWarps ? shared.moments[Group::rank()][i] : 0.0F);
   }
-  const float mean = sum / count;
-  const float variance = squares / count - mean * mean;
-  const float begin = fmadd(shared.window_deviations, std::sqrt(variance), mean);
+  const float part = __frcp_rn(moments[2]);
+  const float mean = moments[0] * part;
+  const float variance = moments[1] * part - mean * mean;
+  const float begin = fmadd(shared.window_deviations, variance * rsqrtf(variance), mean);
   // 512 keys to a doubling around the window; what lies far below becomes one key.
-  constexpr int32_t kShift = 14;
   constexpr int32_t kBelow = 40000;
-  if (!(shared.window_deviations > 0.0F) || !(begin > 1e-18F) || !(begin < 1e18F))
-    return {16, 0, 0};
-  const auto order = static_cast<int32_t>(order_key(begin) >> kShift);
-  return {kShift, order - kBelow, kBelow};
+  if (!(shared.window_deviations > 0.0F) || !(begin > 1e-18F) || !(begin < 1e18F)) return {0, 0};
+  return {(std::bit_cast<int32_t>(begin) >> kWindowShift) - kBelow, kBelow};
 }
 
 // Every block of the team samples the same keys: a unit of each warp, spread over the row.
@@ -210,12 +216,13 @@ struct VoteSample {
   VoteUnit<kDim> unit;
   int64_t left;
 
-  PKV_DEVICE static int64_t position(const BlockRow& at) {
-    return at.n * LaneGroup<32>::index() / kFusedWarps / kUnitKeys * kUnitKeys;
+  PKV_DEVICE static int64_t position(int64_t n, int warp) {
+    return n * warp / kFusedWarps / kUnitKeys * kUnitKeys;
   }
   PKV_DEVICE void load(const FusedArgs& a, const BlockRow& at) {
-    left = at.n - position(at);
-    if (left > 0) unit.load(a.store.layout, at.records, position(at), left);
+    const int64_t at_key = position(at.n, LaneGroup<32>::index());
+    left = at.n - at_key;
+    if (left > 0) unit.load(a.store.layout, at.records, at_key, left);
   }
 
   PKV_DEVICE void sum(const VoteQuery<kDim>& q, FusedShared<kDim>& shared) const {
@@ -240,56 +247,20 @@ struct VoteSample {
   }
 };
 
-// The keys of a unit's votes, and those of the window into the histogram.
-template <int kDim>
+// The keys of a unit's votes and, with a window, those of the window into the histogram.
+template <bool kHasWindow, int kDim>
 PKV_DEVICE void keep_votes(const VoteUnit<kDim>& unit, const VoteQuery<kDim>& q,
                            const KeyScale& scale, uint16_t* keys, uint32_t* histogram) {
   float votes[2];
   unit.vote(q, votes);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t key = scaled_key(scale, votes[i]);
+    const uint32_t key = scaled_key<kHasWindow>(scale, votes[i]);
     keys[VoteUnit<kDim>::key(i)] = static_cast<uint16_t>(key);
     const int32_t bin = static_cast<int32_t>(key) - scale.window;
-    if (bin < 0 || scale.window == 0) continue;
+    if (!kHasWindow || bin < 0) continue;
     const int32_t most = kWindowBins - 1;
     atomic_add(histogram + (most - (bin < most ? bin : most)), 1U);
-  }
-}
-
-template <int kDim>
-struct VoteScan {
-  static constexpr int kUnits = 512 / kDim;  // of a warp whose loads are under way at once
-  static constexpr int kKeys = kUnits * kFusedWarps * kUnitKeys;
-};
-
-// All keys of the block. All threads.
-template <int kDim>
-PKV_DEVICE void scan_keys(const FusedArgs& a, const BlockRow& at, const VoteQuery<kDim>& q,
-                          const KeyScale& scale, uint16_t* keys, uint32_t* histogram) {
-  constexpr int kUnits = VoteScan<kDim>::kUnits;
-  const format::StoreRow records = at.records;
-  const int32_t length = at.length;
-  const int64_t begin = at.begin;
-  int32_t unit = LaneGroup<32>::index();
-#pragma unroll 1
-  for (; (unit + (kUnits - 1) * kFusedWarps + 1) * kUnitKeys <= length;
-       unit += kUnits * kFusedWarps) {
-    VoteUnit<kDim> units[kUnits];
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      units[u].load_full(a.store.layout, records, begin + (unit + u * kFusedWarps) * kUnitKeys);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      keep_votes(units[u], q, scale, keys + (unit + u * kFusedWarps) * kUnitKeys, histogram);
-    }
-  }
-#pragma unroll 1
-  for (; unit * kUnitKeys < length; unit += kFusedWarps) {
-    VoteUnit<kDim> last;
-    last.load(a.store.layout, records, begin + unit * kUnitKeys, length - unit * kUnitKeys);
-    keep_votes(last, q, scale, keys + unit * kUnitKeys, histogram);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "backends/cuda/architectures.h"
 #include "backends/cuda/fused.h"
 #include "backends/gpu/device.h"
+#include "backends/gpu/mapped_memory.h"
 
 namespace pkv::cuda {
 namespace {
@@ -23,7 +24,11 @@ pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& /*device
   gpuDeviceProp prop;
   const gpuError_t error = gpuGetDeviceProperties(&prop, ordinal);
   if (error != gpuSuccess) return status_of(host, "device properties", error);
-  return check_code(host, ordinal, prop);
+  const pkv_status status = check_code(host, ordinal, prop);
+  if (status != PKV_OK) return status;
+  char name[128];
+  std::snprintf(name, sizeof name, "device %d (%.80s)", ordinal, prop.name);
+  return gpu::check_mapped(host, name, "cudaDevAttr", gpu_mapped_memory(ordinal));
 }
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out) {
@@ -69,14 +74,14 @@ pkv_status VendorDevice::check_whole_step(const pkv_host* host, int ordinal,
                                           const pkv_step_args& args) const {
   if (step_path != StepPath::kFused) return PKV_OK;
   const char* why = why_not_fused_shape(args, ordinal);
-  if (why == nullptr) why = why_not_fused_types(args);
+  if (why == nullptr) why = why_not_fused_types(args, ordinal);
   return why == nullptr ? PKV_OK : backend::refuse(host, PKV_UNIMPLEMENTED, "step=fused: %s", why);
 }
 
 bool VendorDevice::run_whole_step(int ordinal, const pkv_step_args& args, void* scratch,
                                   gpuStream_t stream, gpuError_t* error) const {
   if (step_path == StepPath::kStages || why_not_fused_shape(args, ordinal) != nullptr ||
-      why_not_fused_types(args) != nullptr) {
+      why_not_fused_types(args, ordinal) != nullptr) {
     return false;
   }
   *error = launch_fused(args, ordinal, scratch, stream);

@@ -36,7 +36,7 @@ struct VendorDevice {
 };
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
-// Refuses a device that the build has no code for.
+// Refuses a device that the build has no code for, or whose kernels do not read host memory.
 pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& device);
 inline gpuError_t alloc_memory(const VendorDevice& /*device*/, bool is_host, void** out,
                                std::size_t bytes) {

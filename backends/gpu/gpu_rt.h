@@ -19,6 +19,8 @@
 
 #if defined(PKV_GPU_CUDA)
 #include <cuda_runtime.h>
+
+#include "backends/gpu/host_memory.h"
 #define PKV_GPU_NS pkv::cuda
 #define PKV_VENDOR(name) cuda##name
 #elif defined(PKV_GPU_HIP)
@@ -120,6 +122,19 @@ inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes) {
   return cudaHostAlloc(out, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
 }
 inline gpuError_t gpu_host_free(void* data) { return cudaFreeHost(data); }
+inline int gpu_attribute(int ordinal, cudaDeviceAttr attribute) {
+  int value = -1;
+  if (cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess) return value;
+  (void)cudaGetLastError();
+  return -1;
+}
+inline gpu::MappedMemory gpu_mapped_memory(int ordinal) {
+  gpu::MappedMemory result;
+  result.unified_addressing = gpu_attribute(ordinal, cudaDevAttrUnifiedAddressing);
+  result.can_map_host_memory = gpu_attribute(ordinal, cudaDevAttrCanMapHostMemory);
+  result.reads_registered = gpu_attribute(ordinal, cudaDevAttrCanUseHostPointerForRegisteredMem);
+  return result;
+}
 #endif
 inline gpuError_t gpu_stream_create(gpuStream_t* out) {
   return PKV_VENDOR(StreamCreateWithFlags)(out, PKV_VENDOR(StreamNonBlocking));

@@ -35,7 +35,7 @@ struct LogSum {
     max = x > max ? x : max;
   }
   // -inf if nothing was added.
-  PKV_DEVICE float value() const { return sum == 0.0F ? minus_infinity() : max + std::log(sum); }
+  PKV_DEVICE float value() const { return sum == 0.0F ? minus_infinity() : max + flog(sum); }
 };
 
 // Commutes.

@@ -101,7 +101,9 @@ absl::StatusOr<pkv_cache_usage> Cache::bytes(std::shared_ptr<const Device> devic
         add(usage.codecs, {{"sets", codecs}, {"bytes", CodecSets::set_bytes(shape.geometry)}}));
     if (!is_sparse) continue;
     PKV_RETURN_IF_ERROR(
-        add(usage.record_pages, {{"pages", records}, {"bytes", shape.record_page_bytes}}));
+        add(usage.record_pages, {{"pages", records}, {"bytes", shape.occupancy_at}}));
+    PKV_RETURN_IF_ERROR(
+        add(usage.occupancy, {{"pages", records}, {"bytes", shape.page_occupancy_bytes()}}));
     PKV_RETURN_IF_ERROR(
         add(usage.tables,
             {{"sequences", sequences}, {"bytes", shape.value_sum_bytes + shape.good_count_bytes}}));

@@ -180,7 +180,10 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
     return pool == nullptr ? 0 : pool->used() * pool->page_bytes();
   };
   usage.row_pages = held(pools_->sinks) + held(pools_->rows);
-  usage.record_pages = held(pools_->records);
+  if (pools_->records) {
+    usage.occupancy = pools_->records->used() * shape_.page_occupancy_bytes();
+  }
+  usage.record_pages = held(pools_->records) - usage.occupancy;
   usage.samples = held(pools_->queries);
   usage.tables = pools_->numbers->bytes() + sink_logits_.bytes() + pools_->faults.bytes();
   const int64_t heads = shape_.geometry.kv_heads;

@@ -51,6 +51,7 @@ struct CacheShape {
   int64_t good_counts_at;
   int64_t occupancy_at;
   int64_t record_page_bytes;
+  int64_t page_occupancy_bytes() const { return record_page_bytes - occupancy_at; }
 
   int64_t row_pages(int64_t tokens) const;  // of the positions behind the sink
   int64_t record_pages(int64_t zone) const {

@@ -289,9 +289,21 @@ class Cache(Handle):
         call("pkv_cache_flush", self, self.device.stream())
 
     def reserve(self, tokens: int, total_tokens: int, step_tokens: int = 1) -> None:
-        """Books pages and scratch: see pkv_cache_reserve."""
+        """Books pages and scratch, so that no call grows them (fits excepted) while no sequence
+        passes `tokens` tokens, all sequences of a layer hold no more than `total_tokens`, and no
+        step has more than `step_tokens`. Wanted before steps are captured."""
         numbers = s.I64(tokens), s.I64(total_tokens), s.I64(step_tokens)
         call("pkv_cache_reserve", self, self.device.stream(), *numbers)
+
+    def advance(self, layer: int = -1, *, sequences: Any = None, counts: Any = None) -> None:
+        """Says that the next launch of captured steps on this stream brings `counts` tokens
+        (default: 1) of each sequence to the layer (-1: to all). Makes room for them. Raises
+        ResourceExhaustedError (capacity, pages), FailedPreconditionError (flush first): do not
+        launch then."""
+        named = host([0] if sequences is None else sequences, np.int32)
+        many = np.ones(len(named), np.int64) if counts is None else host(counts, np.int64)
+        batch = self._batch(int(many.sum()), named, many)
+        call("pkv_cache_advance", self, self.device.stream(), s.I32(layer), c.byref(batch))
 
     # ---- codecs
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import ctypes as c
 import json
 import os
-import sys
 import threading
 from typing import Any, NamedTuple
 
 from . import _structs as s
 from ._library import Handle, call, library
-from ._tensors import CPU, CUDA, ROCM, is_torch
+from ._tensors import (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    ROCM,
+    ROCM_HOST,
+    current_stream,
+    dlpack_place,
+    is_torch,
+)
 
 
 class Backend(NamedTuple):
@@ -36,6 +44,7 @@ class Option(NamedTuple):
     about: str
 
 
+_READS = {"cuda": (CUDA, CUDA_HOST), "hip": (ROCM, ROCM_HOST)}
 _runtime: Handle | None = None
 _devices: dict[tuple[str, int], Device] = {}
 _lock = threading.RLock()
@@ -120,17 +129,16 @@ class Device(Handle):
     @property
     def tensor_types(self) -> tuple[int, ...]:
         """Where tensors of calls may lie."""
-        return {"cuda": (CUDA,), "hip": (ROCM,)}.get(self.backend, (CPU,))
+        return _READS.get(self.backend, (CPU, CUDA_HOST, ROCM_HOST))
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.backend in _READS
 
     def stream(self, *tensors: Any) -> Handle:
-        """The caller's: torch's current stream for CUDA tensors, else the device's default."""
-        native = 0
-        torch = sys.modules.get("torch")
-        if torch is not None and self.tensor_types != (CPU,) and torch.cuda.is_initialized():
-            for tensor in tensors:
-                if is_torch(tensor) and tensor.is_cuda:
-                    native = torch.cuda.current_stream(tensor.device).cuda_stream
-                    break
+        """The caller's: cupy's current stream for its tensors, else torch's, where these are in
+        use; else the device's default."""
+        native = current_stream(self.ordinal, *tensors) if self.is_gpu else 0
         known = self._streams.__dict__
         key = str(native)
         if key not in known:
@@ -158,6 +166,10 @@ def device_of(tensor: Any, backend: str | Device | None = None) -> Device:
         import torch
 
         return device("hip" if torch.version.hip else "cuda", tensor.device.index or 0)
+    if backend is None and not is_torch(tensor):
+        kind, ordinal = dlpack_place(tensor)
+        if kind in (CUDA, ROCM):
+            return device("cuda" if kind == CUDA else "hip", ordinal)
     if backend is None:
         return device(os.environ.get("PKV_BACKEND") or "cpu")
     return device(backend)
@@ -198,10 +210,11 @@ class Config(Handle):
 def check_place(device: Device, *views: Any) -> None:
     """TypeError where a tensor lies elsewhere than the device's backend reads."""
     words = {CPU: "the CPU", CUDA: "a CUDA device", ROCM: "a ROCm device"}
+    words.update({CUDA_HOST: "pinned host memory", ROCM_HOST: "pinned host memory"})
     for view in views:
         if view is not None and view.device_type not in device.tensor_types:
             here = words.get(view.device_type, f"DLPack device type {view.device_type}")
-            there = " or ".join(words[kind] for kind in device.tensor_types)
+            there = " or ".join(dict.fromkeys(words[kind] for kind in device.tensor_types))
             raise TypeError(
                 f"a tensor lies on {here}; backend {device.backend!r} takes tensors on {there}"
             )

@@ -11,7 +11,7 @@ import numpy as np
 
 from ._structs import Tensor
 
-CPU, CUDA, CUDA_HOST, ROCM = 1, 2, 3, 10
+CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST = 1, 2, 3, 10, 11
 F32, F16, BF16, U8, I32, I64 = 1, 3, 4, 5, 6, 7
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16, "uint8": U8, "int32": I32, "int64": I64}
 NAMES = {number: name for name, number in DTYPES.items()}
@@ -66,12 +66,32 @@ def is_torch(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def is_cupy(array: Any) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(array, cupy.ndarray)
+
+
+def current_stream(ordinal: int, *arrays: Any) -> int:
+    """The native stream of a GPU that the caller works on: cupy's where one of the arrays is
+    cupy's, else torch's; 0 (the default stream) where neither is in use."""
+    for array in arrays:
+        if is_cupy(array):
+            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.current_stream(ordinal).cuda_stream)
+    return 0
+
+
 def _torch_view(array: Any) -> View:
+    torch = sys.modules["torch"]
     kinds = {"cpu": CPU, "cuda": CUDA}
     kind = kinds.get(array.device.type)
     if kind is None:
         raise TypeError(f"a tensor on {array.device} is not supported; choose from {list(kinds)}")
-    if kind == CUDA and sys.modules["torch"].version.hip:
+    if kind == CPU and torch.cuda.is_initialized() and array.is_pinned():
+        kind = ROCM_HOST if torch.version.hip else CUDA_HOST
+    elif kind == CUDA and torch.version.hip:
         kind = ROCM
     return View(
         array.data_ptr(),
@@ -123,9 +143,20 @@ class _DLTensor(c.Structure):
 _DLPACK_DTYPES = {(2, 32): F32, (2, 16): F16, (4, 16): BF16, (1, 8): U8, (0, 32): I32, (0, 64): I64}
 
 
+def dlpack_place(array: Any) -> tuple[int, int]:
+    """(DLPack device type, device id) of an object that says so; else the CPU."""
+    tell = getattr(array, "__dlpack_device__", None)
+    kind, ordinal = tell() if tell is not None else (CPU, 0)
+    return int(kind), int(ordinal)
+
+
 def _dlpack_view(array: Any) -> View:
     # The capsule is not marked as used, so that it frees what it holds when it goes, with the view.
-    capsule = array.__dlpack__()
+    kind, ordinal = dlpack_place(array)
+    stream = {}
+    if kind in (CUDA, ROCM):  # of CUDA's default stream DLPack speaks as 1
+        stream = {"stream": current_stream(ordinal, array) or (1 if kind == CUDA else 0)}
+    capsule = array.__dlpack__(**stream)
     pointer = c.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
     held = _DLTensor.from_address(pointer(capsule, b"dltensor"))
@@ -138,8 +169,8 @@ def _dlpack_view(array: Any) -> View:
     else:
         strides = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(held.ndim))
     address = (held.data or 0) + held.byte_offset
-    kind = CPU if held.device_type == CUDA_HOST else held.device_type
-    return View(address, shape, strides, dtype, kind, held.device_id, (array, capsule), False)
+    owner = array, capsule
+    return View(address, shape, strides, dtype, held.device_type, held.device_id, owner, False)
 
 
 def view(array: Any, name: str, ndim: int, dtypes: tuple[int, ...] = FLOATS) -> View:
@@ -192,14 +223,16 @@ def flat(array: Any, name: str, shape: tuple[int, ...], dtype: int) -> View:
 
 
 def empty_like(array: Any, shape: tuple[int, ...], dtype: int) -> Any:
-    """A new tensor where `array` lies, of its kind: torch for torch, else numpy."""
+    """A new tensor where `array` lies, of its kind: torch for torch, cupy for cupy, else numpy."""
     if is_torch(array):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, NAMES[dtype]), device=array.device)
+    if is_cupy(array) and dtype != BF16:
+        return sys.modules["cupy"].empty(shape, NAMES[dtype])
     if dtype == BF16:
         bfloat16 = getattr(array, "dtype", None)
         if getattr(bfloat16, "name", "") != "bfloat16":
-            raise TypeError("pass `out`: numpy itself has no bfloat16")
+            raise TypeError("pass `out`: numpy and cupy themselves have no bfloat16")
         return np.empty(shape, bfloat16)
     return np.empty(shape, NAMES[dtype])
 

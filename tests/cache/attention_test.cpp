@@ -9,10 +9,9 @@ namespace pkv::cache_model {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr const char* kBackends[] = {"cpu", "cpu_ref"};
 
 TEST_CASE("merge: empty parts give nothing, and leave the bits of the only other one") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     const std::vector<int64_t> shape = {1, 2, 8};
@@ -49,7 +48,7 @@ TEST_CASE("merge: empty parts give nothing, and leave the bits of the only other
 }
 
 TEST_CASE("merge: parts of a sequence in several caches give the whole one's attention") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     Shape shape;
@@ -94,7 +93,7 @@ TEST_CASE("merge: parts of a sequence in several caches give the whole one's att
 }
 
 TEST_CASE("attention: over nothing the output is exactly 0 and lse exactly -inf") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     Shape shape;
@@ -126,7 +125,7 @@ TEST_CASE("attention: over nothing the output is exactly 0 and lse exactly -inf"
 
 // Pages that held NaN values, and belong to nobody now, are where later tokens go.
 TEST_CASE("attention: what lies behind a length takes no part") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     Shape shape;
@@ -156,7 +155,7 @@ TEST_CASE("attention: what lies behind a length takes no part") {
 }
 
 TEST_CASE("attention: prompts around the ends of sink and local window are attended in full") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     Shape shape;
@@ -203,7 +202,7 @@ TEST_CASE("attention: groups of seven heads, 32 sequences from one token to 3,00
 }
 
 TEST_CASE("attention: queries of tiny and of large numbers in f16 are finite and exact") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     for (const char* scale : {"0.00001", "16"}) {  // as |q| of about .001 and 1,000 would do
@@ -246,7 +245,7 @@ TEST_CASE("attention: slopes by distance are refused with the reason") {
 }
 
 TEST_CASE("attention: soft cap, sink logits, dense and window layers are what plain loops give") {
-  for (const char* backend : kBackends) {
+  for (const char* backend : backends()) {
     CAPTURE(backend);
     Machine machine(backend);
     Shape shape;

@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <numeric>
 #include <string>
@@ -15,6 +17,20 @@
 #include "tests/model/world.h"
 
 namespace pkv::cache_model {
+
+// What a test runs on. A plug-in is one whatever its name (tests/model/world.h), so once.
+inline std::vector<const char*> backends() {
+  if (std::getenv("PKV_CACHE_PLUGIN") != nullptr) return {"plug-in"};
+  return {"cpu", "cpu_ref"};
+}
+
+// PKV_CACHE_BRIEF=1, for kernels that run lane by lane: the same laws, over the first fit, a few
+// refits and the end of a page, in a minute instead of half an hour.
+inline bool is_brief() { return std::getenv("PKV_CACHE_BRIEF") != nullptr; }
+template <class T>
+T brief_or(T brief, T whole) {
+  return is_brief() ? brief : whole;
+}
 
 inline std::vector<uint64_t> tokens_from(uint64_t first, int64_t count) {
   std::vector<uint64_t> tokens(static_cast<std::size_t>(count));
@@ -35,6 +51,21 @@ inline void check_refused(pkv_status status, pkv_status code,
   for (const std::string_view part : parts) {
     INFO("looked for: ", std::string(part));
     CHECK(text.find(part) != std::string::npos);
+  }
+}
+
+// Sums run over other pieces of the tokens: docs/numerics.md, 3, with |v| below 4, logits of 40
+// products below 16 and up to 400 tokens: 2 (42 * 640 * .18 + 408) u * 4 < .0025; and outputs of 16
+// bits are rounded twice.
+inline void check_near(pkv_dtype dtype, const std::vector<float>& a, const std::vector<float>& b) {
+  const float r = dtype == PKV_DTYPE_F32 ? 0 : dtype == PKV_DTYPE_F16 ? 0x1p-11F : 0x1p-8F;
+  const float bound = .0025F + 2 * r * 4;
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    INFO("number ", i, ": ", a[i], " and ", b[i]);
+    const bool is_near = std::fabs(a[i] - b[i]) <= bound;
+    CHECK(is_near);
+    if (!is_near) return;
   }
 }
 

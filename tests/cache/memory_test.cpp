@@ -1,15 +1,12 @@
 // Cases of tests/scenarios/scenarios.txt, area memory: what a cache says it holds, and that it
 // holds no more as it goes on.
-#if defined(__linux__)
-#include <malloc.h>
-#endif
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tests/cache/fixture.h"
+#include "tests/cache/heap.h"
 
 namespace pkv::cache_model {
 namespace {
@@ -87,50 +84,43 @@ TEST_CASE("memory: a long sequence holds what the format says, and 2 % more at m
   CHECK(static_cast<double>(said.total) <= 1.02 * (rows + records + sums));
 }
 
-TEST_CASE("memory: 10,000 steps of a rolling workload hold no more than the first thousand") {
-  Machine machine("cpu");
-  Shape shape;
-  shape.options = {{"k", "12"}};
-  shape.sequences = 6;
-  World world(machine, shape);
-  std::vector<int32_t> live;
-  int64_t most_allocated = 0, most_total = 0;
-  for (uint64_t step = 0; step < 10000; ++step) {
-    // Every 50 steps one comes and the oldest goes; every fourth is a fork.
-    if (step % 50 == 0) {
-      if (live.size() == 5) {
-        world.remove(live.front());
-        live.erase(live.begin());
-      }
-      if (step % 200 == 150) {
-        live.push_back(world.fork(live.back(), 100));
-      } else {
-        live.push_back(world.add());
-        world.append_all(live.back(), tokens_from(1000 * step, 120));
-      }
+TEST_CASE(
+    "memory: sequences of more than 32K tokens use what was estimated, and 2 % more at most") {
+  Machine machine("cpu_ref");
+  for (const char* profile : {"default", "paper"}) {
+    CAPTURE(profile);
+    Shape shape;
+    shape.profile = profile;
+    shape.options = {{"k", "100"}, {"fit", "keys"}};
+    shape.sequences = 2;
+    shape.kv_heads = 1;
+    shape.query_heads = 1;
+    shape.head_dim = shape.value_dim = 128;
+    shape.dtype = PKV_DTYPE_BF16;
+    shape.capacity = 40000;
+    shape.sink = 128;
+    shape.local = shape.interval = shape.page_tokens = 512;
+    shape.dense_below = 1024;
+    World world(machine, shape);
+    const std::vector<int64_t> lengths = {33000};
+    double rows = 0, records = 0, sums = 0;
+    for (const int64_t length : lengths) {
+      const int32_t sequence = world.add();
+      world.append_all(sequence, tokens_from(static_cast<uint64_t>(100000 * length), length),
+                       false);
+      const auto zone = static_cast<double>(world.regions(0, sequence).zone);
+      CHECK(zone > 32000);
+      rows += static_cast<double>(length) * (128 + 128) * 2;
+      records += zone * world.stats().bytes_per_key;
+      sums += zone / 512 * (128 * 8 + 8);
     }
-    Attended attended;
-    Parts parts;
-    for (const int32_t sequence : live) {
-      parts.push_back({sequence, {500000000 + 10 * step + static_cast<uint64_t>(sequence)}});
-    }
-    check(world.decode_step(0, parts, 0, attended));
-    if (step % 16 == 15) world.truncate(live.back(), world.length(0, live.back()) - 5);
-    const int64_t allocated = world.stats().allocated_bytes, total = world.usage().total;
-    if (step < 1000) {
-      most_allocated = std::max(most_allocated, allocated);
-      most_total = std::max(most_total, total);
-      continue;
-    }
-    REQUIRE(allocated <= most_allocated);
-    REQUIRE(total <= most_total);
+    const pkv_cache_usage used = world.usage(), said = estimate(machine, shape, lengths, false);
+    CHECK(used.total - used.scratch == said.total);
+    CHECK(used.partly == said.partly);
+    const auto whole = static_cast<double>(used.row_pages + used.record_pages + used.tables);
+    CHECK(whole - static_cast<double>(used.partly) <= 1.02 * (rows + records + sums));
+    CHECK(whole - static_cast<double>(used.partly) >= rows + records);
   }
-  for (const int32_t sequence : live) world.remove(sequence);
-  const pkv_cache_usage left = world.usage();
-  CHECK(left.row_pages == 0);
-  CHECK(left.record_pages == 0);
-  CHECK(left.samples == 0);
-  CHECK(left.partly == 0);
 }
 
 TEST_CASE("memory: 10,000 retrieves whose results are dropped hold nothing") {
@@ -166,16 +156,6 @@ TEST_CASE("memory: what is reserved is not allocated again") {
   CHECK(world.length(0, a) == 600);
   CHECK(world.stats().allocated_bytes == allocated);
   CHECK(world.usage().scratch == scratch);
-}
-
-// Bytes that the program's heap has given out. 0 where the C library does not tell.
-std::size_t heap_bytes() {
-#if defined(__GLIBC__)
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-#else
-  return 0;
-#endif
 }
 
 TEST_CASE("memory: eight rows of a million keys keep to the scratch that was stated") {
@@ -257,7 +237,7 @@ TEST_CASE("memory: what cannot be had is refused with the bytes, and the cache g
   const pkv_cache_usage before = world.usage();
   check_refused(
       pkv_cache_reserve(world.cache(), world.stream(), shape.capacity, 8 * shape.capacity, 1),
-      PKV_RESOURCE_EXHAUSTED, {"host"});
+      PKV_RESOURCE_EXHAUSTED, {"host", "bytes=", "max_bytes"});
   CHECK(world.usage().total == before.total);
   check_equals_fresh(world, sequence, tokens_from(1, 200));
 

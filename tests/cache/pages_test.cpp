@@ -97,7 +97,7 @@ int32_t last_page_of(int64_t tokens, int64_t page_tokens) {
 }
 
 TEST_CASE("pages: any size and order equals rows in one piece, in both layouts") {
-  for (const char* backend : {"cpu", "cpu_ref"}) {
+  for (const char* backend : backends()) {
     Machine machine(backend);
     for (const int64_t page_tokens : {1, 8, 16, 64, 256}) {
       for (const int32_t layout : {PKV_LAYOUT_HND, PKV_LAYOUT_NHD}) {

@@ -206,7 +206,7 @@ TEST_CASE("cache: a fork at a point inside the zone equals a fresh sequence of t
 }
 
 TEST_CASE("cache: at once, one by one and in three pieces are the same") {
-  for (const char* backend : {"cpu", "cpu_ref"}) {
+  for (const char* backend : backends()) {
     Machine machine(backend);
     for (const int64_t piece : {1, 500}) {
       World world(machine, scenario_shape());

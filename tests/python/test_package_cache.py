@@ -108,6 +108,13 @@ def test_files(pariskv, cache, tmp_path):
         other.load(tmp_path / "b.pkv")
 
 
+def test_launches_are_announced_where_steps_are_captured(pariskv, cache):
+    with pytest.raises(pariskv.FailedPreconditionError, match="cpu"):
+        cache.advance()
+    with pytest.raises(ValueError, match="2 counts for 1 sequences"):
+        cache.advance(counts=[1, 1])
+
+
 def test_windows_and_dense_layers(pariskv):
     made = pariskv.Cache(3, H, HQ, D, policies=["dense", "sparse", 40], **SHAPE, k=1, candidates=1)
     made.add()

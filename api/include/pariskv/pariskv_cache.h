@@ -105,9 +105,9 @@ typedef struct pkv_cache_usage {
   int32_t reserved;
   int64_t total;        /* the sum of all below */
   int64_t row_pages;    /* K and V rows, whole pages */
-  int64_t record_pages; /* key records, whole pages, with the value sums at each page's start */
+  int64_t record_pages; /* key records, whole pages, with the value sums up to each page */
   int64_t tables;       /* page tables and the state of each sequence: value sums, counts */
-  int64_t occupancy;    /* tier votes only: counts per pattern */
+  int64_t occupancy;    /* tier votes only: counts per pattern, and those up to each record page */
   int64_t codecs;       /* fitted parameters in use, and those kept for rollback */
   int64_t samples;      /* queries kept for fits */
   int64_t scratch;      /* of steps, appends and fits, as far as it was needed */

@@ -2,8 +2,10 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
+#include "backends/gpu/mapped_memory.h"
 #include "pariskv/pariskv_backend.hpp"
 
 namespace pkv::gpu_host {
@@ -48,6 +50,20 @@ pkv_status describe_device(const pkv_host* /*host*/, int /*ordinal*/,
   }
   std::snprintf(out->name, sizeof out->name, "kernel executor on the host");
   return PKV_OK;
+}
+
+pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& /*device*/) {
+  const char* lacks = std::getenv("PKV_GPU_HOST_LACKS");
+  const auto value_of = [lacks](std::string_view attribute) {
+    return lacks != nullptr && lacks == attribute ? 0 : 1;
+  };
+  gpu::MappedMemory has;
+  has.unified_addressing = value_of("UnifiedAddressing");
+  has.can_map_host_memory = value_of("CanMapHostMemory");
+  has.reads_registered = value_of("CanUseHostPointerForRegisteredMem");
+  char name[32];
+  std::snprintf(name, sizeof name, "device %d", ordinal);
+  return gpu::check_mapped(host, name, "gpuDevAttr", has);
 }
 
 gpuError_t create_stream(VendorDevice& device, gpuStream_t* out) {

@@ -21,9 +21,9 @@ struct VendorDevice {
 };
 
 pkv_status describe_device(const pkv_host* host, int ordinal, pkv_backend_device_info* out);
-inline pkv_status open_vendor(const pkv_host* /*host*/, int /*ordinal*/, VendorDevice& /*device*/) {
-  return PKV_OK;
-}
+// PKV_GPU_HOST_LACKS=UnifiedAddressing, CanMapHostMemory or CanUseHostPointerForRegisteredMem: a
+// device that reports 0 for it.
+pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& device);
 inline gpuError_t alloc_memory(const VendorDevice& /*device*/, bool is_host, void** out,
                                std::size_t bytes) {
   return is_host ? gpu_host_alloc(out, bytes) : gpuMalloc(out, bytes);

@@ -13,6 +13,7 @@ from transformers.cache_utils import CacheLayerMixin
 from .. import Cache as _Store
 from .. import _cache_shape as shapes
 from .._device import device_of
+from ._captured import CapturedStep
 from ._models import Shape, shape_of
 
 _BEAMS = (
@@ -28,6 +29,7 @@ class Settings(NamedTuple):
     exact_from: int = 32
     backend: Any = None
     sequences: int | None = None
+    captured: int = 0
     options: dict[str, Any] = {}
 
     def check(self, shape: Shape) -> None:
@@ -37,13 +39,18 @@ class Settings(NamedTuple):
     def _all(self, shape: Shape, batch: int) -> dict[str, Any]:
         slots = self.sequences or max(16, 4 * batch)
         given = {"device": self.backend, "policies": shape.policies, "sequences": slots}
+        if self.captured:
+            given["deferred"] = 1
         return {**given, **self.options}
 
     def create(self, shape: Shape, key: Any, batch: int, scale: float) -> _Store:
         given = self._all(shape, batch)
         given["device"] = device_of(key, self.backend)
         given.setdefault("scale", scale)
-        return _Store(*shape[:4], dtype=key.dtype, profile=self.profile, **given)
+        store = _Store(*shape[:4], dtype=key.dtype, profile=self.profile, **given)
+        if self.captured and store.device.is_gpu:
+            store.reserve(self.captured, batch * self.captured, batch)
+        return store
 
 
 class _Sequences:
@@ -137,11 +144,12 @@ class Cache(_TransformersCache):
         exact_from: int = 32,
         backend: Any = None,
         sequences: int | None = None,
+        captured: int = 0,
         **options: Any,
     ) -> None:
         given = {"candidates": candidates, "k": k}
         options.update({name: value for name, value in given.items() if value is not None})
-        settings = Settings(profile, exact_from, backend, sequences, options)
+        settings = Settings(profile, exact_from, backend, sequences, captured, options)
         self._start(shape_of(getattr(model, "config", model)), settings)
         settings.check(self.shape)
 
@@ -154,6 +162,9 @@ class Cache(_TransformersCache):
         self._scale = 0.0
         self._real: torch.Tensor | None = None  # [b, seen] once there is padding
         self._split: _Split | None = None
+        self._flushed = 0  # up to here everything that is due has been encoded
+        self.captured: CapturedStep | None = None
+        self.is_warm = False  # one forward of one token has run as it is
 
     @classmethod
     def of(cls, shape: Shape, settings: Settings) -> Cache:
@@ -191,14 +202,43 @@ class Cache(_TransformersCache):
             twin._sequences = _Sequences(self.store, slots)
             slots.extend(self.store.fork(slot) for slot in self.slots)
         twin._real, twin._scale = self._real, self._scale
+        twin._flushed = self._flushed
         for mine, theirs in zip(self.layers, twin.layers):
             theirs.seen, theirs.is_initialized = mine.seen, mine.is_initialized
         return twin
+
+    # ---- for captured steps
+
+    def set_length(self, tokens: int) -> None:
+        """What has been seen of each row, padding included; the store has it already."""
+        for layer in self.layers:
+            layer.seen = tokens
+        self._split = None
+
+    def flush_due(self, ids: torch.Tensor | None) -> None:
+        """With captured steps encoding waits; before decoding forwards, what has come since is
+        encoded once there is an interval of it."""
+        if not self.settings.captured or self._sequences is None or ids is None:
+            return
+        seen, tokens = self.get_seq_length(), ids.shape[1]
+        if self._is_exact(seen, tokens) or seen - self._flushed < self.store.shape["interval"]:
+            return
+        self.store.flush()
+        self._flushed = seen
+
+    def takes_captured(self, ids: torch.Tensor) -> bool:
+        """Whether a graph may stand for a forward of these tokens [b, t]."""
+        if self._sequences is None or self._real is not None or not self.store.device.is_gpu:
+            return False
+        seen = self.get_seq_length()
+        is_step = tuple(ids.shape) == (len(self.slots), 1) and not self._is_exact(seen, 1)
+        return is_step and seen < self.settings.captured
 
     # ---- for transformers
 
     def crop(self, tokens: int) -> None:
         """Takes back the last -tokens tokens, or all behind the first `tokens`."""
+        tokens = int(tokens)  # drafts are counted in a tensor
         seen = self.get_seq_length()
         if tokens == 0 and int(transformers.__version__.split(".")[0]) >= 5:
             return
@@ -210,15 +250,15 @@ class Cache(_TransformersCache):
         counts = [keep] * len(self.slots) if real is None else real.sum(1).tolist()
         for slot, count in zip(self.slots, counts):
             self.store.truncate(slot, count)
-        self._real, self._split = real, None
-        for layer in self.layers:
-            layer.seen = keep
+        self._real = real
+        self._flushed = min(self._flushed, keep)
+        self.set_length(keep)
 
     def reset(self) -> None:
         super().reset()
         for slot in self.slots:
             self.store.reset(slot)
-        self._real, self._split = None, None
+        self._real, self._split, self._flushed = None, None, 0
 
     def reorder_cache(self, beam_idx: Any) -> None:
         raise NotImplementedError(_BEAMS)
@@ -227,6 +267,7 @@ class Cache(_TransformersCache):
         if self._sequences is not None:
             store, old = self.store, list(self.slots)
             self.slots[:] = [s for slot in old for s in (slot, *_forks(store, slot, repeats - 1))]
+            self.captured = None
         if self._real is not None:
             self._real = self._real.repeat_interleave(repeats, dim=0)
         self._split = None
@@ -238,6 +279,7 @@ class Cache(_TransformersCache):
             if len(set(kept)) != len(kept):
                 raise NotImplementedError(_BEAMS)
             self.slots[:] = [old[row] for row in kept]
+            self.captured = None
             for row, slot in enumerate(old):
                 if row not in kept:
                     self.store.remove(slot)
@@ -255,8 +297,7 @@ class Cache(_TransformersCache):
         seen = self.layers[number].seen
         sequences = self._open(key, batch, scale)
         split = self._split_of(batch, tokens, seen, mask)
-        exact = seen == 0 or tokens >= self.settings.exact_from
-        exact = exact or seen + tokens <= self.prompt_tokens
+        exact = self._is_exact(seen, tokens)
         rows = [_rows(tensor, split.real) for tensor in (query, key, value)]
         counts = {"sequences": sequences.slots, "counts": split.counts}
         if seen == 0 and split.real is None and tokens > 1 and not self.layers[number].is_sliding:
@@ -271,6 +312,10 @@ class Cache(_TransformersCache):
         out = found.new_zeros(batch, tokens, *found.shape[1:])
         out[split.real] = found
         return out
+
+    def _is_exact(self, seen: int, tokens: int) -> bool:
+        long = seen == 0 or tokens >= self.settings.exact_from
+        return long or seen + tokens <= self.prompt_tokens
 
     def _open(self, key: Any, batch: int, scale: float) -> _Sequences:
         if self._sequences is None:

@@ -18,6 +18,7 @@
 using hipError_t = cudaError_t;
 using hipStream_t = cudaStream_t;
 using hipEvent_t = cudaEvent_t;
+using hipStreamCaptureStatus = cudaStreamCaptureStatus;
 struct hipDeviceProp_t : cudaDeviceProp {
   char gcnArchName[64];
   int hip_emu_lanes;
@@ -46,6 +47,9 @@ enum hipDeviceAttribute_t {
 #define hipStreamDestroy cudaStreamDestroy
 #define hipStreamSynchronize cudaStreamSynchronize
 #define hipStreamWaitEvent cudaStreamWaitEvent
+#define hipStreamIsCapturing cudaStreamIsCapturing
+#define hipStreamCaptureStatusNone cudaStreamCaptureStatusNone
+#define hipStreamCaptureStatusActive cudaStreamCaptureStatusActive
 #define hipEventCreateWithFlags cudaEventCreateWithFlags
 #define hipEventDisableTiming cudaEventDisableTiming
 #define hipEventRecord cudaEventRecord
