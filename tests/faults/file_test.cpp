@@ -1,5 +1,5 @@
-// Every file call of save and load failing, once and from then on; and power cut at every point of a
-// save.
+// Every file call of save and load failing, once and from then on; and power cut at every point of
+// a save.
 #include <cerrno>
 #include <map>
 
