@@ -1,5 +1,7 @@
 // What a fuzz target is: a property of bytes from outside, in a file of its own. It is linked with
-// libFuzzer (libfuzzer.cpp) in preset `fuzz`, and elsewhere with driver.cpp, which mutates by itself.
+// libFuzzer (libfuzzer.cpp) in preset `fuzz`, and with driver.cpp, which mutates by itself,
+// elsewhere.
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
