@@ -61,7 +61,10 @@ absl::Status PagePool::reserve(int64_t count) {
       chunks_.resize(chunks);
       pages_.resize(pages);
       free_.resize(free);
-      return added;
+      if (!absl::IsResourceExhausted(added)) return added;
+      return absl::ResourceExhaustedError(str_cat(to_std(added.message()), ", of ", missing,
+                                                  " pages of ", page_bytes_, " bytes for ", name_,
+                                                  " (max_bytes bounds them)"));
     }
     left -= next;
   }
