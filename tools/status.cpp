@@ -1,5 +1,6 @@
 #include "tools/status.h"
 
+#include <algorithm>
 #include <system_error>
 
 #include "pariskv/pariskv.h"
@@ -43,6 +44,45 @@ ExitCode exit_code_of(pkv_status status, About about) {
   }
 }
 
+constexpr size_t kMostText = 3000;
+
+// Bytes of the UTF-8 character that `text` begins with; 0 where none does, or one that a terminal
+// takes for an order (C0 and C1 controls, but for line ends).
+size_t plain_bytes(std::string_view text) {
+  const auto byte = [text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first == '\n' || (first >= 0x20 && first != 0x7f) ? 1 : 0;
+  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const unsigned second = byte(1);
+  const bool is_odd = (first == 0xc2 && second < 0xa0) || (first == 0xe0 && second < 0xa0) ||
+                      (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) ||
+                      (first == 0xf4 && second > 0x8f);
+  return is_odd ? 0 : bytes;
+}
+
+// Names in a file, and parts of a command line, are anybody's: what would steer a terminal, or is
+// no UTF-8, becomes \xNN, and what is too long for a message ends in "...".
+std::string plain(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    if (out.size() > kMostText) return out + "...";
+    const size_t bytes = plain_bytes(text);
+    if (bytes == 0) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
+    } else {
+      out += text.substr(0, bytes);
+    }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return out;
+}
+
 }  // namespace
 
 ExitCode exit_code(const absl::Status& status) {
@@ -57,7 +97,7 @@ ExitCode exit_code(const absl::Status& status) {
 }
 
 absl::Status failure(ExitCode code, std::string_view text) {
-  return absl::Status(code_of(code), absl::string_view(text.data(), text.size()));
+  return absl::Status(code_of(code), plain(text));
 }
 
 absl::Status from_library(pkv_status status, About about, std::string_view subject) {

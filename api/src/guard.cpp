@@ -22,7 +22,8 @@ void leave_text(const char* function, std::string_view message) noexcept {
 }  // namespace
 
 pkv_status report_failure(const char* function, const absl::Status& status) noexcept {
-  leave_text(function, to_std(status.message()));
+  const std::string_view message = to_std(status.message());
+  leave_text(function, message.empty() ? "out of host memory" : message);  // within_memory
   return to_pkv(status.code());
 }
 

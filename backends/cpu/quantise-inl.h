@@ -158,7 +158,7 @@ HWY_INLINE Bits code_columns(const Quantiser& q, Column n2, Column u, float* y, 
       codes_high = without_codes<kCount>(is_zero, codes_high);
     }
     store_quads<kCount>(codes_low, signs_low, codes_high, signs_high, codes + j / 4 * kLanes,
-                        signs + j / 4 * kLanes);
+                        kCount >= 8 ? signs + j / 4 * kLanes : nullptr);
   }
   const Column product = fold_each(y, dim, [](Column v) HWY_ATTR { return v; });
   return hn::IfThenZeroElse(hn::RebindMask(kBits, is_zero), to_bf16(hn::Div(n2, product)));

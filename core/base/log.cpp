@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/base/text.h"
+
 namespace pkv {
 
 void Log::write(LogLevel level, std::string_view text) const {
@@ -12,6 +14,7 @@ void Log::write(LogLevel level, std::string_view text) const {
   for (char& c : line) {
     if (is_break(c)) c = ' ';
   }
+  make_plain(line);
   sink_(user_, static_cast<int32_t>(level), line.c_str());
 }
 

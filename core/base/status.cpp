@@ -53,6 +53,7 @@ void set_last_error(std::string_view text) noexcept {
   // The text may be (part of) the buffer itself.
   if (length > 0) std::memmove(last_error_text, text.data(), length);
   last_error_text[length] = '\0';
+  make_plain({last_error_text, length});
 }
 
 pkv_status report(const absl::Status& status) noexcept {

@@ -3,6 +3,7 @@
 // pariskv_types.h.
 #pragma once
 
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -32,6 +33,17 @@ void set_last_error(std::string_view text) noexcept;
 // What an exported function returns: the number, with the text left for last_error. OK leaves the
 // text alone.
 pkv_status report(const absl::Status& status) noexcept;
+
+// What `body` gives, or RESOURCE_EXHAUSTED where it finds no memory: for changes that have to be
+// taken back then. Without a text, which would take memory too.
+template <class Body>
+absl::Status within_memory(Body&& body) {
+  try {
+    return std::forward<Body>(body)();
+  } catch (const std::bad_alloc&) {
+    return absl::Status(absl::StatusCode::kResourceExhausted, "");
+  }
+}
 
 }  // namespace pkv
 

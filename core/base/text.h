@@ -34,9 +34,17 @@ std::string str_cat(const Parts&... parts) {
 // The largest length <= limit to which `text` can be cut without splitting a UTF-8 character.
 std::size_t utf8_cut(std::string_view text, std::size_t limit);
 
-// `text` between double quotes, control characters, quotes and backslashes as C escapes; what
-// passes `limit` bytes becomes "...". For values that came from outside.
+// Bytes of the UTF-8 character that `text`, which is not empty, begins with; 0 if it begins with
+// none.
+std::size_t utf8_character(std::string_view text);
+
+// `text` between double quotes, control characters, quotes, backslashes and what is no UTF-8 as C
+// escapes; what passes `limit` bytes becomes "...". For values that came from outside.
 std::string quote(std::string_view text, std::size_t limit = 80);
+
+// Puts '?' in the place of control characters but line ends, and of what is no UTF-8: for texts that
+// leave the library whoever wrote them. The length stays.
+void make_plain(std::span<char> text) noexcept;
 
 // "f32", "f32 or f16", "f32, f16 or bf16": the choices of a refusal.
 std::string join_choices(std::span<const std::string> choices);

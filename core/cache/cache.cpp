@@ -143,20 +143,20 @@ absl::StatusOr<int32_t> Cache::fork(const Stream& stream, int32_t source, int64_
                                     layer(number).state(source).tokens));
   }
   PKV_RETURN_IF_ERROR(begin(stream));
-  absl::Status status;
-  for (const auto& layer : layers_) {
-    status = layer->share(stream, source, target);
-    if (!status.ok()) break;
-    if (tokens < 0 || tokens == layer->state(target).tokens) continue;
-    absl::StatusOr<Layer::Cut> change = layer->prepare_cut(stream, target, tokens);
-    status = change.ok() ? layer->cut(stream, *change) : change.status();
-    if (!status.ok()) break;
-  }
+  absl::Status status = within_memory([&]() -> absl::Status {
+    for (const auto& layer : layers_) {
+      PKV_RETURN_IF_ERROR(layer->share(stream, source, target));
+      if (tokens < 0 || tokens == layer->state(target).tokens) continue;
+      PKV_ASSIGN_OR_RETURN(Layer::Cut change, layer->prepare_cut(stream, target, tokens));
+      PKV_RETURN_IF_ERROR(layer->cut(stream, change));
+    }
+    return absl::OkStatus();
+  });
+  if (status.ok()) status = within_memory([&] { return end(stream, absl::OkStatus()); });
   if (!status.ok()) {
     clear(stream, target).IgnoreError();
     return status;
   }
-  PKV_RETURN_IF_ERROR(end(stream, status));
   slots_[static_cast<std::size_t>(target)].is_used = true;
   return target;
 }
@@ -211,9 +211,10 @@ absl::Status Cache::refit(const Stream& stream, int32_t number, int32_t sequence
   }
   PKV_RETURN_IF_ERROR(begin(stream));
   // What waits for a flush goes first: its queries were kept for the fits that were due.
-  absl::Status status;
-  if (shape_.desc.deferred != 0) status = layer.flush(stream, sequence);
-  if (status.ok()) status = layer.refit(stream, sequence, view ? &*view : nullptr);
+  const absl::Status status = within_memory([&]() -> absl::Status {
+    if (shape_.desc.deferred != 0) PKV_RETURN_IF_ERROR(layer.flush(stream, sequence));
+    return layer.refit(stream, sequence, view ? &*view : nullptr);
+  });
   return end(stream, status);
 }
 

@@ -233,7 +233,7 @@ absl::Status Cache::flush(const Stream& stream) {
     Layer& layer = *layers_[number];
     for (int32_t sequence = 0; status.ok() && sequence < shape_.desc.sequences; ++sequence) {
       if (slots_[static_cast<std::size_t>(sequence)].is_used) {
-        status = layer.flush(stream, sequence);
+        status = within_memory([&] { return layer.flush(stream, sequence); });
       }
     }
     if (!is_apart) continue;

@@ -331,7 +331,7 @@ absl::StatusOr<std::vector<int32_t>> Cache::load_sync(const Stream& stream, cons
     }
     return absl::OkStatus();
   };
-  const absl::Status status = end(stream, read());
+  const absl::Status status = end(stream, within_memory(read));
   if (!status.ok()) {
     for (const int32_t s : free) clear(stream, s).IgnoreError();
     return status;

@@ -150,7 +150,7 @@ absl::Status Cache::append_pages(const Stream& stream, int32_t number,
     }
     return append_checked(stream, number);
   };
-  const absl::Status status = run();
+  const absl::Status status = within_memory(run);
   for (std::size_t i = 0; !status.ok() && i < before.size(); ++i) {
     layer.set_blocks(stream, batch_.sequences[i], std::move(before[i])).IgnoreError();
   }

@@ -263,13 +263,19 @@ absl::Status Cache::decode_step(const Stream& stream, int32_t number, const pkv_
     }
     PKV_RETURN_IF_ERROR(reserve_for(stream, number, step_call(attention, hits, true)));
     PKV_RETURN_IF_ERROR(append_checked(stream, number));
-    const absl::Status attended = attend_checked(stream, number, attention, hits, true);
+    const absl::Status attended =
+        within_memory([&] { return attend_checked(stream, number, attention, hits, true); });
     if (attended.ok()) return attended;
     for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {  // takes the tokens back
       const int32_t sequence = batch_.sequences[i];
       const int64_t tokens = layer(number).state(sequence).tokens - batch_.counts[i];
-      auto change = layer(number).prepare_cut(stream, sequence, tokens);
-      if (change.ok()) layer(number).cut(stream, *change).IgnoreError();
+      const absl::Status cut = within_memory([&]() -> absl::Status {
+        PKV_ASSIGN_OR_RETURN(Layer::Cut change,
+                             layer(number).prepare_cut(stream, sequence, tokens));
+        layer(number).cut(stream, change).IgnoreError();
+        return absl::OkStatus();
+      });
+      if (!cut.ok()) layer(number).take_back(stream, sequence, tokens);
     }
     return attended;
   };

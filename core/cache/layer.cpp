@@ -55,6 +55,7 @@ absl::StatusOr<Layer::Cut> Layer::prepare_cut(const Stream& stream, int32_t sequ
   change.is_encoded =
       change.fit != nullptr || (imported_ && change.zone >= first_fit(shape_.rules));
   change.encode_from = change.zone;
+  make_room(sequence, change.zone, 0);
   if (!change.is_encoded) return change;
   if (state.encoded > 0 && change.fit == state.encoded_with) {
     change.set = state.set;
@@ -101,7 +102,7 @@ absl::Status Layer::cut(const Stream& stream, Cut& change) {
     state.encoded_with = change.fit;
     return absl::OkStatus();
   };
-  const absl::Status status = apply();
+  const absl::Status status = within_memory(apply);
   state.tokens = change.tokens;
   state.zone = change.zone;
   state.fits = std::move(change.fits);

@@ -177,6 +177,9 @@ class Layer {
   };
   absl::StatusOr<Cut> prepare_cut(const Stream& stream, int32_t sequence, int64_t tokens);
   absl::Status cut(const Stream& stream, Cut& change);
+  // The same where a cut finds no memory: the tokens go, and the zone with them if it would be
+  // shorter; the next append or flush encodes it anew.
+  void take_back(const Stream& stream, int32_t sequence, int64_t tokens);
   // `target` is empty and becomes equal to `source`.
   absl::Status share(const Stream& stream, int32_t source, int32_t target);
   absl::Status clear(const Stream& stream, int32_t sequence);
@@ -275,6 +278,8 @@ class Layer {
 
   // layer_zone.cpp
   absl::StatusOr<Advance> prepare_advance(const Stream& stream, int32_t sequence, int64_t tokens);
+  // Host memory for what an advance or a cut writes down, so that its second half takes none.
+  void make_room(int32_t sequence, int64_t zone, std::size_t fits);
   absl::Status run_advance(const Stream& stream, int32_t sequence, Advance& advance);
   absl::Status take_records(const SequenceState& state, int64_t zone, int64_t from,
                             std::vector<PageRef>& fresh) const;

@@ -156,12 +156,27 @@ absl::StatusOr<Layer::Advance> Layer::prepare_advance(const Stream& stream, int3
     advance.set = imported_slot_;
   }
   advance.is_encoded = advance.set != nullptr;
+  make_room(sequence, advance.zone, advance.pending.size());
   if (!advance.is_encoded) return advance;
   const bool goes_on = state.encoded > 0 && state.encoded_with == advance.fit;
   advance.encode_from = goes_on ? state.encoded : 0;
   PKV_RETURN_IF_ERROR(grow(stream, record_pages_, shape_.record_pages(advance.zone)));
   PKV_RETURN_IF_ERROR(take_records(state, advance.zone, advance.encode_from, advance.fresh));
   return advance;
+}
+
+void Layer::make_room(int32_t sequence, int64_t zone, std::size_t fits) {
+  SequenceState& state = states_[index(sequence)];
+  const auto reserve = [](auto& list, std::size_t count) {
+    if (count > list.capacity()) list.reserve(std::max(count, 2 * list.capacity()));
+  };
+  const auto pages = static_cast<std::size_t>(shape_.record_pages(zone));
+  reserve(state.records, pages);
+  reserve(state.fits, state.fits.size() + fits);
+  if (!is_on_device()) return;
+  reserve(touched_, touched_.size() + 8);
+  // An entry and three numbers of each page's encoding, twice that where rows' pages end within it.
+  pools_.words.make_room(8 * (pages + 1));
 }
 
 absl::Status Layer::run_advance(const Stream& stream, int32_t sequence, Advance& advance) {
@@ -221,6 +236,10 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
             write_rows(stream, input.sequences[i], placed, 0, input.counts[i], &bad[i]));
       }
     }
+    for (std::size_t i = 0; i < batch; ++i) {
+      std::vector<BadToken>& known = states_[index(input.sequences[i])].bad;
+      known.reserve(known.size() + bad[i].size());
+    }
     if (shape_.desc.deferred != 0) return absl::OkStatus();
     for (std::size_t i = 0; i < batch; ++i) {
       const int32_t sequence = input.sequences[i];
@@ -230,10 +249,11 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
     }
     return absl::OkStatus();
   };
-  absl::Status status = prepare();
+  absl::Status status = within_memory(prepare);
   std::size_t done = 0;
   for (; status.ok() && shape_.desc.deferred == 0 && done < batch; ++done) {
-    status = run_advance(stream, input.sequences[done], advances[done]);
+    status =
+        within_memory([&] { return run_advance(stream, input.sequences[done], advances[done]); });
   }
   for (std::size_t i = 0; i < batch; ++i) {
     SequenceState& state = states_[index(input.sequences[i])];
@@ -249,6 +269,16 @@ absl::Status Layer::append(const Stream& stream, const Input& input) {
   }
   if (status.ok() || done > 0) ++stamp_;
   return status;
+}
+
+void Layer::take_back(const Stream& stream, int32_t sequence, int64_t tokens) {
+  SequenceState& state = states_[index(sequence)];
+  state.tokens = tokens;
+  while (!state.bad.empty() && state.bad.back().position >= tokens) state.bad.pop_back();
+  if (state.zone > (is_sparse() ? zone_of(shape_.rules, tokens) : 0)) forget_zone(stream, sequence);
+  trim(sequence);
+  note_change(sequence);
+  ++stamp_;
 }
 
 // After a device failed in the middle: the zone is attended in full until the next flush.
@@ -268,7 +298,7 @@ void Layer::forget_zone(const Stream& stream, int32_t sequence) {
 absl::Status Layer::flush(const Stream& stream, int32_t sequence) {
   PKV_ASSIGN_OR_RETURN(Advance advance,
                        prepare_advance(stream, sequence, states_[index(sequence)].tokens));
-  const absl::Status status = run_advance(stream, sequence, advance);
+  const absl::Status status = within_memory([&] { return run_advance(stream, sequence, advance); });
   if (!status.ok()) forget_zone(stream, sequence);
   ++stamp_;
   return status;
@@ -285,8 +315,9 @@ absl::Status Layer::refit(const Stream& stream, int32_t sequence, const TensorVi
   advance.is_encoded = true;
   PKV_RETURN_IF_ERROR(take_records(state, advance.zone, 0, advance.fresh));
   advance.pending.push_back(advance.fit);
+  make_room(sequence, state.zone, 1);
   if (state.fits.back()->length == state.zone) state.fits.pop_back();
-  const absl::Status status = run_advance(stream, sequence, advance);
+  const absl::Status status = within_memory([&] { return run_advance(stream, sequence, advance); });
   if (!status.ok()) forget_zone(stream, sequence);
   ++stamp_;
   return status;

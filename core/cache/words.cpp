@@ -28,6 +28,17 @@ void Words::drop_repeated() {
   }
 }
 
+void Words::make_room(std::size_t more) {
+  const std::size_t all = targets_.size() + more;
+  if (all <= sorted_values_.capacity()) return;
+  const std::size_t room = 2 * all;
+  targets_.reserve(room);
+  values_.reserve(room);
+  order_.reserve(room);
+  sorted_targets_.reserve(room);
+  sorted_values_.reserve(room);
+}
+
 absl::Status Words::flush(const Stream& stream) {
   if (targets_.empty()) return absl::OkStatus();
   drop_repeated();

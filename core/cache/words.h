@@ -24,6 +24,8 @@ class Words {
     values_.push_back(value);
   }
   absl::Status flush(const Stream& stream);
+  // Memory for `more` words that are set from now on, so that neither set nor flush takes any.
+  void make_room(std::size_t more);
 
  private:
   void drop_repeated();

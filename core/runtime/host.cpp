@@ -36,6 +36,7 @@ void report_from_backend(const pkv_host* /*host*/, const char* text) {
   const std::size_t length = strnlen(text, sizeof(report_text) - 1);
   std::memcpy(report_text, text, length);
   report_text[length] = '\0';
+  make_plain({report_text, length});
 }
 
 void log_from_backend(const pkv_host* host, int32_t level, const char* text) {

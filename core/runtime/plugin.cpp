@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <system_error>
 
 #include "core/base/status.h"
@@ -46,10 +47,29 @@ static_assert(sizeof(kSlots) / sizeof(Slot) * sizeof(void (*)()) ==
                   offsetof(pkv_backend, step) - offsetof(pkv_backend, device_count),
               "every function pointer of the table up to the optional ones is listed");
 
+// Optional slots that come together or not at all.
+#define PKV_SLOT(field) \
+  { #field, offsetof(pkv_backend, field) }
+constexpr Slot kStepSlots[] = {PKV_SLOT(step.supports), PKV_SLOT(step.scratch_bytes),
+                               PKV_SLOT(step.run)};
+constexpr Slot kCaptureSlots[] = {PKV_SLOT(memory_words), PKV_SLOT(stream_capturing),
+                                  PKV_SLOT(place), PKV_SLOT(advance)};
+#undef PKV_SLOT
+
 bool is_missing(const pkv_backend& table, const Slot& slot) {
   void (*function)() = nullptr;
   std::memcpy(&function, reinterpret_cast<const char*>(&table) + slot.offset, sizeof(function));
   return function == nullptr;
+}
+
+absl::Status check_group(const pkv_backend& table, std::span<const Slot> group,
+                         std::string_view who) {
+  const Slot* missing = nullptr;
+  const Slot* given = nullptr;
+  for (const Slot& slot : group) (is_missing(table, slot) ? missing : given) = &slot;
+  if (missing == nullptr || given == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(str_cat(who, ": slot ", missing->name, " is NULL, but ",
+                                            given->name, " is not: all of them or none"));
 }
 
 bool is_name(std::string_view name) {
@@ -120,7 +140,8 @@ absl::Status check_table(const pkv_backend& table, std::string_view who) {
       return absl::InvalidArgumentError(str_cat(who, ": slot ", slot.name, " is NULL"));
     }
   }
-  return absl::OkStatus();
+  PKV_RETURN_IF_ERROR(check_group(table, kStepSlots, who));
+  return check_group(table, kCaptureSlots, who);
 }
 
 absl::StatusOr<const pkv_backend*> query_backend(pkv_backend_query_fn query, std::string_view who,

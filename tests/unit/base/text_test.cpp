@@ -36,6 +36,18 @@ TEST_CASE("text: a cut never splits a character") {
   CHECK(utf8_cut("\x80\x80\x80", 2) == 0);  // no character at all
 }
 
+TEST_CASE("text: what leaves the library is UTF-8 without control characters") {
+  const auto plain = [](std::string text) {
+    make_plain(text);
+    return text;
+  };
+  CHECK(plain("a\n\xe2\x82\xac") == "a\n\xe2\x82\xac");
+  CHECK(plain("\x1b[0m\r\x7f") == "?[0m??");
+  CHECK(plain("\xc2\x9b\xc2\xa0") == "??\xc2\xa0");
+  CHECK(plain("\xe4x\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82") == "?x?????????");
+  CHECK(plain("").empty());
+}
+
 TEST_CASE("text: quotes escape what would break a line, and shorten what is long") {
   CHECK(quote("plain") == "\"plain\"");
   CHECK(quote("a\"b\\c\n") == "\"a\\\"b\\\\c\\n\"");
@@ -44,6 +56,9 @@ TEST_CASE("text: quotes escape what would break a line, and shorten what is long
   CHECK(quote("abc", 3) == "\"abc\"");
   CHECK(quote("ab\xe2\x82\xac", 3) == "\"ab...\"");
   CHECK(quote("") == "\"\"");
+  CHECK(quote("a\xe4\xe2\x82") == "\"a\\344\\342\\202\"");  // no UTF-8
+  CHECK(quote("\x1b[2J\xc2\x9b"
+              "0m") == "\"\\033[2J\\302\\2330m\"");  // orders to a terminal
 }
 
 TEST_CASE("text: choices read as a sentence") {

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <string_view>
+
 #include "pariskv/pariskv.h"
 
 namespace pkv::cli {
@@ -13,6 +16,21 @@ TEST_CASE("status: every exit code goes into a status and comes out again") {
   }
   CHECK(exit_code(absl::OkStatus()) == kDone);
   CHECK(exit_code(absl::UnknownError("")) == kSystem);
+}
+
+TEST_CASE("status: what would steer a terminal, or is no UTF-8, is shown as numbers, and cut") {
+  const auto text = [](std::string_view given) {
+    return std::string(input_error("{}", given).message());
+  };
+  CHECK(text("tensor \xe2\x82\xac\nnext") == "tensor \xe2\x82\xac\nnext");
+  CHECK(text("\x1b[2Jk\x7f\r") == "\\x1b[2Jk\\x7f\\x0d");
+  CHECK(text("\xc2\x9b"
+             "0m") == "\\xc2\\x9b0m");
+  CHECK(text("\xe4\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82") ==
+        "\\xe4\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\\xe2\\x82");
+  const std::string cut = text(std::string(100000, 'x'));
+  CHECK(cut.size() < 4000);
+  CHECK(cut.substr(cut.size() - 3) == "...");
 }
 
 TEST_CASE("status: a refusal of the library is the fault of what the call was about") {

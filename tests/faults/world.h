@@ -1,0 +1,98 @@
+// A small cache for the tests of faults: two layers, fits and kept queries from a few tokens on.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/cache/fixture.h"
+#include "tests/faults/inject.h"
+
+namespace pkv::faults {
+
+using cache_model::Attended;
+using cache_model::Machine;
+using cache_model::Shape;
+using cache_model::tokens_from;
+using cache_model::World;
+
+inline Shape small_shape() {
+  Shape shape;
+  shape.layers = 2;
+  shape.sequences = 5;
+  shape.kv_heads = 1;
+  shape.query_heads = 2;
+  shape.head_dim = shape.value_dim = 8;
+  shape.capacity = 400;
+  shape.local = shape.interval = 16;
+  shape.dense_below = 32;
+  shape.fit_positions = 4;
+  shape.options = {{"k", "4"}, {"candidates", "0.5"}};
+  shape.policies = {{PKV_CACHE_SPARSE, 0}, {PKV_CACHE_WINDOW, 20}};
+  return shape;
+}
+
+// Everything that a cache's sequences hold and are.
+inline std::string state_of(World& world) {
+  const pkv_cache_usage usage = world.usage();
+  std::string all = std::to_string(usage.row_pages) + "," + std::to_string(usage.record_pages) +
+                    "," + std::to_string(usage.samples) + ";";
+  for (int32_t sequence = 0; sequence < world.shape().sequences; ++sequence) {
+    int64_t length = 0;
+    if (pkv_cache_length(world.cache(), 0, sequence, &length) != PKV_OK) {
+      all += "-;";
+      continue;
+    }
+    for (int32_t layer = 0; layer < world.shape().layers; ++layer) {
+      const pkv_cache_regions r = world.regions(layer, sequence);
+      all += std::to_string(r.tokens) + "," + std::to_string(r.zone) + "," +
+             std::to_string(r.fits) + "," + std::to_string(r.next_fit) + ":" +
+             world.content_of(layer, sequence) + ";";
+    }
+  }
+  return all;
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "pkv-faults-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+  void clear() const {
+    for (const std::string& name : names()) std::filesystem::remove(path_ / name);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+inline void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+}  // namespace pkv::faults
