@@ -1,5 +1,6 @@
 #include "backends/gpu/host/apart.h"
 
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -47,6 +48,8 @@ void* apart_alloc(std::size_t bytes) {
   const int protection = all.reaches > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
   void* data = ::mmap(nullptr, whole, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
+  // Where a fiber's stack has been, its redzones are still marked.
+  ASAN_UNPOISON_MEMORY_REGION(data, whole);
   all.bytes.emplace(data, whole);
   return data;
 }
