@@ -24,7 +24,8 @@ def main():
     run(*alone, cmake, "-G", outside.generator, "-S", source, "-B", build, "-DPARISKV_TESTS=ON")
     run(*alone, cmake, "--build", build, "--target", "pkv-conformance", "pkv_unit_tests", "-j2")
     run(*alone, build / "bin" / "pkv-conformance", "--backend", "cpu")
-    run(*alone, next(build.glob("**/pkv_unit_tests")))
+    # Golden files are found from the root of the tree.
+    run(*alone, next(build.resolve().glob("**/pkv_unit_tests")), cwd=source)
 
 
 if __name__ == "__main__":
