@@ -42,8 +42,8 @@ std::size_t utf8_character(std::string_view text);
 // escapes; what passes `limit` bytes becomes "...". For values that came from outside.
 std::string quote(std::string_view text, std::size_t limit = 80);
 
-// Puts '?' in the place of control characters but line ends, and of what is no UTF-8: for texts that
-// leave the library whoever wrote them. The length stays.
+// Puts '?' in the place of control characters but line ends, and of what is no UTF-8: for texts
+// that leave the library whoever wrote them. The length stays.
 void make_plain(std::span<char> text) noexcept;
 
 // "f32", "f32 or f16", "f32, f16 or bf16": the choices of a refusal.

@@ -35,8 +35,8 @@
  *  e. A call that returns anything but PKV_OK has changed nothing, for no sequence of its batch.
  *     Exception: PKV_UNAVAILABLE, PKV_INTERNAL and PKV_CANCELLED from a backend in the middle of an
  *     append; the sequences of that call then count as before the call, their codecs may be gone
- *     back to what the lengths say. So may they where a decode_step finds no memory on the host even
- *     for taking back what it has appended.
+ *     back to what the lengths say. So may they where a decode_step finds no memory on the host
+ *     even for taking back what it has appended.
  *  f. Any call from any thread: calls on one cache wait for one another. pkv_cache_destroy is the
  *     last.
  *  g. Work is enqueued on the stream given, and each call comes behind the preceding call on the
