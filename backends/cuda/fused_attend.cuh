@@ -1,6 +1,5 @@
-// Exact attention of a block's share: dense tokens from where they lie, fetched rows from shared
-// memory, where copy engines put them; then the blocks of a team join. docs/algorithm.md, section
-// 8. Bounded; every sum in one order.
+// Exact attention of a block's share: dense tokens and fetched rows, from slots in shared memory
+// where copy engines put them. docs/algorithm.md, section 8. Bounded; every sum in one order.
 // A warp takes a token: a lane has kDim / 32 neighbouring elements of K and V, for four heads.
 // Rows that lie in the host's memory go through copy engines alone: loads of them would hold back
 // every later load of the multiprocessor.
@@ -8,7 +7,6 @@
 
 #include "backends/cuda/fused_cache.cuh"
 #include "backends/cuda/fused_tail.cuh"
-#include "backends/gpu/fetch.cuh"
 
 namespace pkv::cuda {
 

@@ -214,7 +214,7 @@ PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wa
       const uint32_t here = all[i / kPacked].count(i % kPacked);
       const uint32_t team_here = prior[i / kPacked].count(i % kPacked);
       if (wanted > sum && wanted <= sum + here) {
-        shared.cut = {kPer * t + i, sum, here, prior_sum, team_here, own[i]};
+        shared.cut = {kPer * t + i, sum, here, prior_sum, team_here};
       }
       sum += here;
       prior_sum += team_here;

@@ -72,10 +72,9 @@ PKV_DEVICE void finish_retrieval(const FusedArgs& a, const BlockRow& at, const T
 inline constexpr uint32_t kRowParity = 1;
 inline constexpr uint32_t kDenseParity = 2;
 
-template <int kDim>
-PKV_DEVICE void await_dense(uint32_t& parity, FusedShared<kDim>& shared) {
-  wait_barrier(&shared.dense_barrier, (parity & kDenseParity) != 0 ? 1 : 0);
-  parity ^= kDenseParity;
+PKV_DEVICE void await_phase(uint64_t* barrier, uint32_t bit, uint32_t& parity) {
+  wait_barrier(barrier, (parity & bit) != 0 ? 1 : 0);
+  parity ^= bit;
 }
 
 // 8, and what comes behind the hits' cut. All threads.
@@ -124,10 +123,8 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
           request_batch(a, e, hits, is_rows, begin, begin + count, slots, tags, shared);
         }
         if (!is_here || first == 0) {
-          const uint32_t bit = is_rows ? kRowParity : kDenseParity;
-          wait_barrier(is_rows ? &shared.row_barrier : &shared.dense_barrier,
-                       (parity & bit) != 0 ? 1 : 0);
-          parity ^= bit;
+          await_phase(is_rows ? &shared.row_barrier : &shared.dense_barrier,
+                      is_rows ? kRowParity : kDenseParity, parity);
         }
         attention.attend(a, slots, count, is_rows ? hits.place() + begin : nullptr);
       }
@@ -220,7 +217,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   PKV_MARK(a, 3);
   if (token != nullptr) cooperative_groups::this_grid().barrier_wait(std::move(*token));
   if (is_bad) {
-    if (is_early) await_dense(parity, shared);
+    if (is_early) await_phase(&shared.dense_barrier, kDenseParity, parity);
     write_bad_row<kDim>(a, at, team.rank, shared.has_cache != 0);
     return;
   }

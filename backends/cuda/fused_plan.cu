@@ -316,8 +316,10 @@ const char* why_not_fused_shape(const pkv_step_args& a, int ordinal) {
 
 const char* why_not_fused_types(const pkv_step_args& a, int ordinal) {
   if (!has_attention(a)) return nullptr;
-  const Arena arena = arena_of(a, grid_of(a, ordinal), room_of(a, ordinal), cache_lines(a));
-  if (!has_room(a, arena)) return "shared memory is too small for the tags of the row cache";
+  const int32_t lines = cache_lines(a);  // without any, the shape has said it
+  if (lines > 0 && !has_room(a, arena_of(a, grid_of(a, ordinal), room_of(a, ordinal), lines))) {
+    return "shared memory is too small for the tags of the row cache";
+  }
   const pkv_dtype dtype = dtype_of(a);
   bool is_one = a.attend.k == 0 || a.fetch.source_values.dtype == dtype;
   for (int32_t p = 0; p < a.attend.part_count; ++p) {

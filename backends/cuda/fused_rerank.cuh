@@ -9,7 +9,6 @@
 #include "backends/cuda/fused_select.cuh"
 #include "backends/gpu/logit.cuh"
 #include "backends/gpu/tail.cuh"
-#include "core/format/samples.h"
 
 namespace pkv::cuda {
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "backends/cuda/fused_scan.cuh"
-#include "core/format/candidates.h"
 
 namespace pkv::cuda {
 

@@ -41,7 +41,6 @@ struct Cut {
   uint32_t here;         // in it
   uint32_t team_before;  // the same in blocks of a smaller rank
   uint32_t team_here;
-  uint32_t own_here;
 };
 
 struct FusedScan {
