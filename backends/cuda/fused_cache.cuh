@@ -48,9 +48,7 @@ PKV_DEVICE int32_t find_line(const RowCacheRow& row, const uint64_t* tags, int32
   int32_t line = kNoLine;
 #pragma unroll
   for (int way = 0; way < kRowCacheWays; ++way) {
-    if (static_cast<uint32_t>(tags[first + way]) == static_cast<uint32_t>(position) + 1U) {
-      line = first + way;
-    }
+    if (tag_names(tags[first + way], position)) line = first + way;
   }
   return line;
 }
@@ -65,9 +63,8 @@ class WarpCacheSet {
     tag_ = is_way_ ? tags[first_ + Group::rank()] : 0;
   }
   PKV_DEVICE bool find(int32_t position) {
-    const uint64_t tag = tag_of(position);
-    const bool is_here = is_way_ && static_cast<uint32_t>(tag_) == static_cast<uint32_t>(tag);
-    if (is_here) tag_ = tag;
+    const bool is_here = is_way_ && tag_names(tag_, position);
+    if (is_here) tag_ = row_cache_tag(step_, position);
     return Group::any(is_here);
   }
   // kNoLine: this step uses all.
@@ -77,7 +74,7 @@ class WarpCacheSet {
     const uint32_t ways = Group::ballot(is_free && tag_ == oldest);
     if (ways == 0) return kNoLine;
     const int way = trailing_zeros(ways);
-    if (Group::rank() == way) tag_ = tag_of(position);
+    if (Group::rank() == way) tag_ = row_cache_tag(step_, position);
     return first_ + way;
   }
   PKV_DEVICE void store(uint64_t* tags) const {
@@ -85,9 +82,6 @@ class WarpCacheSet {
   }
 
  private:
-  PKV_DEVICE uint64_t tag_of(int32_t position) const {
-    return uint64_t{step_} << 32 | (static_cast<uint32_t>(position) + 1U);
-  }
   int32_t first_;
   uint32_t step_;
   bool is_way_;

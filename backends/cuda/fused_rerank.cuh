@@ -1,5 +1,5 @@
-// Estimates of the block's candidates and samples by 8-bit matrix units, the sums of their
-// exponentials, and ties that are settled meanwhile. docs/algorithm.md, sections 6.1, 6.2 and 6.4.
+// The block's candidates and samples, their estimates by 8-bit matrix units, and the warps' sums of
+// their exponentials. docs/algorithm.md, sections 6.1, 6.2 and 6.4.
 // A key is a row of A, decoded as levels.cuh does it: lane t of four has the 32 dims of chunk t. A
 // head is two columns of B, its high and its low bytes. Dims stand in the order of estimate.cuh.
 // Traffic per candidate, d = 128: 80 B gathered.

@@ -86,6 +86,15 @@ using gpuDeviceProp = cudaDeviceProp;
 namespace PKV_GPU_NS {
 
 #if !defined(PKV_GPU_HOST)
+// -1: this runtime does not tell.
+template <class Attribute>
+int gpu_attribute(int ordinal, Attribute attribute) {
+  int value = -1;
+  if (PKV_VENDOR(DeviceGetAttribute)(&value, attribute, ordinal) == gpuSuccess) return value;
+  (void)gpuGetLastError();
+  return -1;
+}
+
 // Host memory that kernels read and write at the same address.
 #if defined(PKV_GPU_HIP)
 inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes, gpu::HostMemory kind) {
@@ -98,13 +107,6 @@ inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes, gpu::HostMemory 
 }
 inline gpuError_t gpu_host_free(void* data, gpu::HostMemory kind) {
   return kind == gpu::HostMemory::kManaged ? hipFree(data) : hipHostFree(data);
-}
-// -1: this runtime does not tell.
-inline int gpu_attribute(int ordinal, hipDeviceAttribute_t attribute) {
-  int value = -1;
-  if (hipDeviceGetAttribute(&value, attribute, ordinal) == hipSuccess) return value;
-  (void)hipGetLastError();
-  return -1;
 }
 // What decides on the kind of host memory. Runtimes up to 5.1 have no FineGrainSupport.
 inline gpu::MemoryAttributes gpu_memory_attributes(int ordinal) {
@@ -122,12 +124,6 @@ inline gpuError_t gpu_host_alloc(void** out, std::size_t bytes) {
   return cudaHostAlloc(out, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
 }
 inline gpuError_t gpu_host_free(void* data) { return cudaFreeHost(data); }
-inline int gpu_attribute(int ordinal, cudaDeviceAttr attribute) {
-  int value = -1;
-  if (cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess) return value;
-  (void)cudaGetLastError();
-  return -1;
-}
 inline gpu::MappedMemory gpu_mapped_memory(int ordinal) {
   gpu::MappedMemory result;
   result.unified_addressing = gpu_attribute(ordinal, cudaDevAttrUnifiedAddressing);

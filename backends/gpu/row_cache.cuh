@@ -43,6 +43,14 @@ struct RowCacheRow {
   }
 };
 
+// Of a line that holds a position, last used in this step.
+PKV_DEVICE uint64_t row_cache_tag(uint32_t step, int32_t position) {
+  return uint64_t{step} << 32 | (static_cast<uint32_t>(position) + 1U);
+}
+PKV_DEVICE bool tag_names(uint64_t tag, int32_t position) {
+  return static_cast<uint32_t>(tag) == static_cast<uint32_t>(position) + 1U;
+}
+
 // One set, in registers of one thread.
 class RowCacheSet {
  public:
@@ -54,12 +62,11 @@ class RowCacheSet {
 
   // The line that holds a position, in use from now on, or kNoLine.
   PKV_DEVICE int32_t find(int32_t position) {
-    const uint32_t wanted = static_cast<uint32_t>(position) + 1U;
     int32_t line = kNoLine;
 #pragma unroll
     for (int way = 0; way < kRowCacheWays; ++way) {
-      if (static_cast<uint32_t>(tag_[way]) != wanted) continue;
-      tag_[way] = uint64_t{step_} << 32 | wanted;
+      if (!tag_names(tag_[way], position)) continue;
+      tag_[way] = row_cache_tag(step_, position);
       line = first_ + way;
     }
     return line;
@@ -76,7 +83,7 @@ class RowCacheSet {
       oldest = tag_[way];
       at = way;
     }
-    const uint64_t tag = uint64_t{step_} << 32 | (static_cast<uint32_t>(position) + 1U);
+    const uint64_t tag = row_cache_tag(step_, position);
 #pragma unroll
     for (int way = 0; way < kRowCacheWays; ++way) {
       if (way == at) tag_[way] = tag;
