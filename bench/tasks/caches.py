@@ -10,6 +10,7 @@ METHODS = {  # each also with options: default+k=400
     "all": {"k": 65536, "candidates": 1.0},
     "paper": {"profile": "paper"},
 }
+CHECK = 8  # tokens between looks at what has been said
 ONE_BLOCK = 512  # forwards of fewer tokens behind the prompt go through the index
 
 
@@ -28,7 +29,7 @@ class FullCache(pariskv.hf.Cache):
             ]
             for _ in "kv"
         )
-        self.room = room
+        self.room, self.lengths = room, None
 
     def put(self, number, rows, begin, key, value):
         for held, new in ((self.keys, key), (self.values, value)):
@@ -37,6 +38,8 @@ class FullCache(pariskv.hf.Cache):
     def attend_layer(self, number, query, key, value, mask, scale):
         seen, layer = self.layers[number].seen, self.layers[number]
         end = seen + key.shape[2]
+        if self.lengths is not None:
+            return self.attend_ragged(number, query, key, value, scale).transpose(1, 2)
         self.put(number, slice(None), seen, key, value)
         keys, values = (held[number][:, :, :end] for held in (self.keys, self.values))
         if key.shape[2] == 1 and not layer.is_sliding:
@@ -48,11 +51,32 @@ class FullCache(pariskv.hf.Cache):
             out = _full(query, keys, values, None, scale, 0.0, window, None)
         return out.transpose(1, 2)
 
+    def attend_ragged(self, number, query, key, value, scale):
+        """For one token of each row, rows of different lengths."""
+        rows = torch.arange(len(query), device=query.device)
+        at = self.lengths + (self.layers[number].seen - self.start)
+        for held, new in ((self.keys, key), (self.values, value)):
+            held[number][rows, :, at] = new[:, :, 0]
+        end = self.layers[number].seen + 1
+        seen = torch.arange(end, device=query.device)
+        mask = seen <= at[:, None]
+        if self.layers[number].is_sliding:
+            mask &= seen > at[:, None] - self.shape.policies[number]
+        keys, values = (held[number][:, :, :end] for held in (self.keys, self.values))
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask[:, None, None], scale=scale, enable_gqa=True
+        )
+
+    def set_lengths(self, lengths):
+        """Of the rows, where they differ."""
+        self.start = max(lengths)
+        self.set_length(self.start)
+        device = self.keys[0].device
+        self.lengths = torch.tensor(lengths, device=device) if len({*lengths}) > 1 else None
+
     def reset(self):
         self.set_length(0)
-
-    def crop(self, tokens):
-        self.set_length(self.get_seq_length() + tokens if tokens < 0 else tokens)
+        self.lengths = None
 
 
 class Prefill(pariskv.hf.Cache):
@@ -125,18 +149,35 @@ class World:
         return held
 
     def prefill(self, rows, room):
-        """({method: cache}, the likeliest next token [b, 1]) after the prompts, lists of equally
-        many tokens, each through the model once."""
+        """({method: cache}, logits [b, vocabulary]) after the prompts, lists of tokens, each
+        through the model once."""
         caches = {m: self.cache(m, len(rows), room) for m in self.methods}
         last = []
         for row, ids in enumerate(rows):
             ids = torch.tensor([ids], device=self.device)
             through = Prefill(self.model, row, len(rows), list(caches.values()))
             logits = self.forward(ids, through, logits_to_keep=1)
-            last.append(logits[:, -1:].argmax(-1))
+            last.append(logits[:, -1])
+        lengths = [len(ids) for ids in rows]
         for cache in caches.values():
-            cache.set_length(len(rows[0]))
+            if isinstance(cache, FullCache):
+                cache.set_lengths(lengths)
+            else:  # the store knows each row's own length
+                cache.set_length(max(lengths))
         return caches, torch.cat(last)
+
+    def decode(self, cache, logits, rows, limit, pick, is_done):
+        """Up to `limit` tokens per row behind rows whose last logits are given; pick(logits)
+        chooses them [b, 1], is_done(tokens of each row) is asked every few tokens."""
+        at = torch.tensor([[len(ids)] for ids in rows], device=self.device)
+        tokens = [pick(logits)]
+        for step in range(1, limit):
+            if step % CHECK == 0 and is_done(torch.cat(tokens, 1).tolist()):
+                break
+            places = {"position_ids": at + (step - 1)}
+            logits = self.forward(tokens[-1], cache, logits_to_keep=1, **places)[:, -1]
+            tokens.append(pick(logits))
+        return torch.cat(tokens, 1).tolist()
 
     def losses(self, ids, cache, begin, block):
         """Yields (first position, negative log-likelihoods [b, t]) of ids[:, begin + 1:], given

@@ -32,13 +32,14 @@ def scaled(values, factor):
     return values and {name: value * factor for name, value in values.items()}
 
 
-def summarise(rows):
-    """Per task and length, then per length and in all over those that count."""
+def summarise(rows, least=LEAST):
+    """Per task and length, then per length and in all over those that count: full attention has
+    at least `least`."""
     methods = list(rows[0]["scores"]) if rows else []
     per_task, counted = [], {}
     for (task, length), some in cells(rows).items():
         scores = {m: summary([row["scores"][m] for row in some]) for m in methods}
-        counts = "full" not in methods or bool(scores["full"]["mean"] >= LEAST)
+        counts = "full" not in methods or bool(scores["full"]["mean"] >= least)
         per_task.append({"task": task, "length": length, "prompts": len(some), "counts": counts,
                          "scores": scores})  # fmt: skip
         if counts:

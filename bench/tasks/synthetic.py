@@ -27,7 +27,7 @@ def run(job):
     options, rows, seconds = job.options, [], []
     text = texts.read(options.text[0])
     kit = prompts.Kit(job.tokenizer, texts.Corpus(job.tokenizer, text), options.chat)
-    answers = Answers(job.world, job.tokenizer)
+    answers = Answers(job.world, job.tokenizer, job.ends)
     job.extra["text"] = {"name": options.text[0], "sha256": texts.digest(text)}
 
     def make(task, number, length):

@@ -93,12 +93,9 @@ def test_a_length_without_room_is_refused(kit):
         prompts.make(kit, "common_words", 0, 600, seed=0)
 
 
-def test_scores_are_rulers():
-    from bench.tasks.answers import cut, score
+def test_answers_end_with_the_text():
+    from bench.tasks.answers import cut
 
-    assert score("The RIVER, and 17", ["river", "17", "sea", "4"], False) == 0.5
-    assert score("the river", ["sea", "river"], True) == 1
-    assert score("", ["sea"], True) == 0
     assert cut([5, 6, 0, 7], 4, {0}) == [5, 6] and cut([5, 6, 7], 2, {0}) == [5, 6]
 
 
