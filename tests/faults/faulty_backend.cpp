@@ -1,9 +1,9 @@
 // A plug-in that is another backend (cpu, gpu-host) whose slots fail on order: with
 // PKV_UNAVAILABLE, as of a device that is lost, memory with PKV_RESOURCE_EXHAUSTED. Slots that
-// cannot fail (free, close, destroy) go on, and are counted.
-#include "tests/faults/faulty_backend.h"
-
+// cannot fail (free, close, destroy) go on, and are counted. With PKV_FAULTY_STAGES in the
+// environment it lacks the slot `step`, so that all stages are called.
 #include <atomic>
+#include <cstdlib>
 
 #include "pariskv/pariskv_backend.h"
 #include "tests/faults/faulty_sound.h"
@@ -106,6 +106,7 @@ pkv_backend faulty_table(const pkv_backend& sound) {
   pkv_backend table = sound;
   table.name = "faulty";
   table.score = 0;
+  if (std::getenv("PKV_FAULTY_STAGES") != nullptr) table.step = {};
   table.memory_alloc = counted_alloc;
   table.memory_free = counted_free;
   table.stream_create = counted_stream;
