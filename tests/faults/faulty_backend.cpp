@@ -2,6 +2,8 @@
 // PKV_UNAVAILABLE, as of a device that is lost, memory with PKV_RESOURCE_EXHAUSTED. Slots that
 // cannot fail (free, close, destroy) go on, and are counted. With PKV_FAULTY_STAGES in the
 // environment it lacks the slot `step`, so that all stages are called.
+#include "tests/faults/faulty_backend.h"
+
 #include <atomic>
 #include <cstdlib>
 
