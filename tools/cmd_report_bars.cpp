@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "fmt/format.h"
-#include "tools/cmd_report_chart.h"
+#include "tools/cmd_report_svg.h"
 
 namespace pkv::cli {
 namespace {
@@ -14,7 +14,7 @@ constexpr double kWide = 580;
 constexpr double kNarrow = 330;
 constexpr double kPale = 0.5;  // shares below are dark, and have pale numbers
 
-// Begins and ends of texts of at most `most` letters, or a few less where that would cut one in two.
+// Begins and ends of texts: at most `most` letters, a few less where that would cut one in two.
 bool is_inside_letter(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
 std::string end_of(const std::string& text, size_t most) {

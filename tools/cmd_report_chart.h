@@ -55,12 +55,4 @@ struct Chart {
 // A figure of a page: title, text, the plot in both sizes, a legend.
 std::string chart_figure(const Chart& chart);
 
-// Parts that other figures use.
-std::string marker_path(size_t style, double x, double y, double radius);
-std::string style_class(size_t style);
-std::string figure_html(const std::string& title, const std::string& about, const std::string& wide,
-                        const std::string& narrow, const std::string& legend);
-std::string svg_open(const std::string& css_class, const std::string& title, double width,
-                     double height);
-
 }  // namespace pkv::cli

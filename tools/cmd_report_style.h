@@ -17,7 +17,8 @@ inline constexpr const char* kReportStyle = R"css(
   --c6: #cdb960; --c7: #9aa4b2; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
+    sans-serif; }
 main { max-width: 1280px; margin: 0 auto; padding: 20px 16px 48px; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .9rem; padding-top: .9rem;
@@ -29,10 +30,12 @@ nav { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: .8rem 0 1.2rem;
 nav a { padding: .25rem 0; }
 .lead, figcaption p, .note, dt { color: var(--soft); }
 figcaption p { font-size: .9rem; overflow-wrap: anywhere; }
-.sources { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); }
+.sources { display: grid; gap: .8rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); }
 .source { background: var(--panel); border-radius: 8px; padding: .8rem 1rem; min-width: 0; }
 .source h3 { margin-bottom: .3rem; }
-dl { margin: 0; display: grid; grid-template-columns: auto 1fr; gap: .1rem .8rem; font-size: .88rem; }
+dl { margin: 0; display: grid; grid-template-columns: auto 1fr; gap: .1rem .8rem;
+  font-size: .88rem; }
 dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
 code { font: .86em/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .figures { display: grid; gap: 1.4rem 2rem;
@@ -63,7 +66,8 @@ svg .cell.pale { fill: #ffffff; }
 .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); } .c7 { --c: var(--c7); }
 .legend { list-style: none; margin: .3rem 0 0; padding: 0; display: flex; flex-wrap: wrap;
   gap: .15rem 1rem; font-size: .85rem; }
-.legend li { display: flex; align-items: center; gap: .4rem; min-width: 0; overflow-wrap: anywhere; }
+.legend li { display: flex; align-items: center; gap: .4rem; min-width: 0;
+  overflow-wrap: anywhere; }
 .key { width: 26px; height: 12px; flex: none; }
 details { margin: 1rem 0 0; }
 summary { cursor: pointer; font-weight: 600; padding: .35rem 0; }
@@ -76,7 +80,8 @@ th { color: var(--soft); font-weight: 600; border-bottom-color: var(--axis); }
 .left { text-align: left; white-space: normal; min-width: 7.5rem; overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; color: var(--soft); font-size: .85rem; }
 @media (max-width: 519px) { .wide { display: none; } .narrow { display: block; }
-  main { padding: 14px 14px 40px; } .left { min-width: 4.5rem; } h1 { font-size: 1.4rem; } h2 { margin-top: 2rem; } }
+  main { padding: 14px 14px 40px; } .left { min-width: 4.5rem; }
+  h1 { font-size: 1.4rem; } h2 { margin-top: 2rem; } }
 @media print { figure, tr { break-inside: avoid; } nav { display: none; } }
 )css";
 

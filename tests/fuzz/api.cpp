@@ -2,6 +2,7 @@
 // handles, sizes, dtypes, strides, devices and numbers. Nothing breaks, nothing is lost or leaked,
 // and a refused call says why and leaves objects as they were.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "tests/fuzz/api_machine.h"
@@ -420,10 +421,28 @@ void Machine::call(Bytes& bytes) {
   }
 }
 
+namespace {
+
+// What was run, said when the program ends.
+struct Tally {
+  ~Tally() {
+    std::fprintf(stderr, "sequences %lld, calls %lld, most of a sequence %lld\n", sequences, calls,
+                 most);
+  }
+  long long sequences = 0, calls = 0, most = 0;
+};
+
+}  // namespace
+
 void Machine::run(Bytes& bytes) {
-  constexpr int kMostCalls = 100;
-  for (int i = 0; i < kMostCalls && !bytes.empty(); ++i) call(bytes);
+  constexpr long long kMostCalls = 100;
+  static Tally tally;
+  long long calls = 0;
+  for (; calls < kMostCalls && !bytes.empty(); ++calls) call(bytes);
   destroy_all();
+  ++tally.sequences;
+  tally.calls += calls;
+  tally.most = std::max(tally.most, calls);
 }
 
 std::vector<std::string> seeds() {
@@ -442,9 +461,9 @@ std::vector<std::string> seeds() {
     add({11, 12, 14, 15, 14, 16, 19, 20, 13, 21}, argument, 20);
   }
   uint32_t word = 1;
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 32; ++i) {
     std::string program;
-    for (int k = 0; k < 700; ++k) {
+    for (int k = 0; k < (i < 24 ? 700 : 2500); ++k) {
       word = word * 1664525 + 1013904223;
       program += static_cast<char>(word >> 24);
     }

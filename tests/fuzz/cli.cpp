@@ -85,7 +85,7 @@ void run(Input input) {
   Bytes bytes(input);
   const uint8_t verb = bytes.byte();
   std::vector<std::string> arguments;
-  while (!bytes.empty() && arguments.size() < 32) {
+  while (!bytes.empty() && arguments.size() < 10) {
     // As from main: without zeros.
     arguments.emplace_back(bytes.text('\n').c_str());
   }

@@ -58,20 +58,22 @@ class Bytes {
   Input rest_;
 };
 
-// A file in memory that can be opened by its path, filled anew for each input.
+// A file in memory that can be opened by its path, filled anew for each input (memory_files.cpp).
 class MemoryFile {
  public:
   MemoryFile();
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
-  void fill(Input bytes);
+  void fill(Input bytes) { bytes_.assign(bytes.begin(), bytes.end()); }
   const std::string& path() const { return path_; }
 
  private:
-  int descriptor_;
+  std::vector<uint8_t> bytes_;
   std::string path_;
 };
+// What the memory file with this path holds; NULL if there is none.
+const std::vector<uint8_t>* memory_file(std::string_view path);
 
 // A folder in memory where the system has one, gone with the object.
 class Folder {

@@ -89,7 +89,9 @@ std::string content(const pkv_index* index, const pkv_geometry& g, int32_t seque
     for (int32_t head = 0; head < std::min(g.kv_heads, 4) && count > 0; ++head) {
       std::vector<uint16_t> planes[8];
       for (auto& plane : planes) {
-        plane.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(g.head_dim + 512));
+        // no plane has more than five bits and one factor an element
+        const int32_t bytes = std::max(g.head_dim, g.value_dim) * 5 / 8 + 2;
+        plane.resize(static_cast<std::size_t>(count * bytes + 1) / 2);
       }
       pkv_records records{};
       records.struct_size = sizeof records;
