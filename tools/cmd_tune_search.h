@@ -55,9 +55,9 @@ struct Found {
   std::vector<const Tried*> frontier() const;
 };
 
-// For each number of traces in full, codec and tail, from the fewest candidates with the most rows: fewer rows while it
-// reaches the target or is too dear, more candidates where it fails. If errors fall with both, that
-// finds the cheapest one.
+// For each number of traces in full, codec and tail, from the fewest candidates with the most rows:
+// fewer rows while it reaches the target or is too dear, more candidates where it fails. If errors
+// fall with both, that finds the cheapest one.
 absl::StatusOr<Found> search_settings(const std::vector<std::unique_ptr<TuneTrace>>& traces,
                                       const SearchOptions& options, const CostOf& cost_of,
                                       Progress& progress);

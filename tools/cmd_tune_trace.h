@@ -1,5 +1,5 @@
-// A trace for `pariskv tune`: queries that fit the codec, queries that the search asks, queries that
-// judge what it chose. No query is in two of them.
+// A trace for `pariskv tune`: queries that fit the codec, queries that the search asks, queries
+// that judge what it chose. No query is in two of them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a decode step reads, by what it is read for: the figures behind `pariskv bench`, and what the
-// model of a step's time multiplies with its coefficients.
+// What a decode step reads, by what it is read for: the figures behind `pariskv bench`, and what
+// the model of a step's time multiplies with its coefficients.
 #pragma once
 
 #include <cstdint>
