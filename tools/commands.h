@@ -20,6 +20,7 @@ Outcome run_retrieve(const Arguments& arguments);
 Outcome run_eval(const Arguments& arguments);
 Outcome run_bench(const Arguments& arguments);
 Outcome run_inspect(const Arguments& arguments);
+Outcome run_report(const Arguments& arguments);
 
 struct Command {
   const char* name;
@@ -34,6 +35,7 @@ inline constexpr Command kCommands[] = {
     {"eval", "recall, error and speed on traces of a model", run_eval},
     {"bench", "times of each stage, of steps and of full attention", run_bench},
     {"inspect", "an index file, or why a trace does well or badly", run_inspect},
+    {"report", "results as a page with plots", run_report},
 };
 
 }  // namespace pkv::cli
