@@ -187,8 +187,9 @@ absl::Status check_memory(const BenchOptions& options, const BenchShape& shape,
 }  // namespace
 
 int64_t BenchShape::bytes(BenchStage stage) const {
-  const StepWork work = work_of({batch, kv_heads, query_heads, n, k, candidates, samples, tail,
-                                 2 * row_bytes, kBenchDense[0] + kBenchDense[1], sizes});
+  const StepWork work =
+      work_of({batch, kv_heads, query_heads, n, k, candidates, samples, tail,
+               tail_name == "sketch4", 2 * row_bytes, kBenchDense[0] + kBenchDense[1], sizes});
   switch (stage) {
     case BenchStage::kEncode: return rows() * n * (has_values ? 2 : 1) * row_bytes;
     case BenchStage::kRead:

@@ -23,6 +23,7 @@ struct TuneOptions {
   std::vector<std::string> traces;
   std::vector<std::string> calibrate;
   std::vector<std::string> check;
+  std::vector<int64_t> held_out;
   std::string cost;  // file of a model; "": bytes
   double target = -1;
   double within = -1;
@@ -48,15 +49,19 @@ absl::Status check_options(const TuneOptions& options) {
   if (!calibrates && options.traces.empty()) {
     return usage_error("0 arguments without a name: accepted are traces, or --calibrate FILES");
   }
-  if (!calibrates && !options.check.empty())
+  if (!calibrates && !options.check.empty()) {
     return usage_error("--check: applies with --calibrate");
+  }
+  if (!calibrates && !options.held_out.empty()) {
+    return usage_error("--hold-out: applies with --calibrate");
+  }
   if (!calibrates && options.within >= 0) {
     return usage_error("--within={}: applies with --calibrate", options.within);
   }
   const bool has_search = options.target >= 0 || !options.cost.empty() || options.n > 0 ||
                           options.most_dense >= 0 || !options.config.given().empty();
   if (calibrates && has_search) {
-    return usage_error("--calibrate: accepted with it are --check and --within");
+    return usage_error("--calibrate: accepted with it are --check, --hold-out and --within");
   }
   const auto most = static_cast<int64_t>(options.traces.size());
   if (options.most_dense >= std::max<int64_t>(most, 1)) {
@@ -97,6 +102,16 @@ absl::StatusOr<bool> parse_tune(const Arguments& arguments, TuneOptions& options
               files("calibrate", &options.calibrate));
   line.custom("check", "with --calibrate: results that the model is held against",
               files("check", &options.check));
+  line.custom("hold-out",
+              "comma-separated numbers of steps, from 1: with --calibrate, checked and not fitted",
+              [&](const std::string& text) -> absl::Status {
+                for (const std::string& number : split_list(text)) {
+                  CLI_ASSIGN_OR_RETURN(const int64_t step,
+                                       parse_integer("hold-out", number, 1, INT32_MAX));
+                  options.held_out.push_back(step);
+                }
+                return absl::OkStatus();
+              });
   line.real("within", &options.within, 0, 100,
             "with --calibrate: exit code 1 if the model is off by a larger share");
   CLI_RETURN_IF_ERROR(options.config.offer(line, kCodecAndStepOptions));
@@ -113,6 +128,7 @@ absl::StatusOr<SearchOptions> search_options(const TuneOptions& options) {
   search.target = options.target < 0 ? 0.05 : options.target;
   search.most_dense =
       options.most_dense < 0 ? options.traces.size() / 2 : static_cast<size_t>(options.most_dense);
+  search.is_scaled = options.n > 0;
   const OptionValues& given = options.config.given();
   Grid& grid = search.grid;
   if (const auto it = given.find("codec"); it != given.end()) grid.codecs = {it->second};
@@ -198,6 +214,10 @@ Outcome run_search(const Engine& engine, const TuneOptions& options) {
     found = search_settings(traces, search, cost, progress);
   }
   CLI_RETURN_IF_ERROR(found.status());
+  if (found->tried.empty()) {
+    return usage_error("--n={}: no setting is left whose rows are fewer than its candidates",
+                       options.n);
+  }
   TuneReport report;
   report.target = search.target;
   report.unit = model ? "us" : "bytes";
@@ -217,7 +237,7 @@ Outcome run_search(const Engine& engine, const TuneOptions& options) {
 
 Outcome run_calibrate(const Engine& engine, const TuneOptions& options) {
   CLI_ASSIGN_OR_RETURN(const Calibration calibration,
-                       calibrate(engine, options.calibrate, options.check));
+                       calibrate(engine, options.calibrate, options.check, options.held_out));
   CLI_RETURN_IF_ERROR(write_output(options.output, options.common.is_json
                                                        ? calibration_json(calibration)
                                                        : calibration_table(calibration)));

@@ -50,6 +50,7 @@ absl::StatusOr<StepWork> work_of_row(const Engine& engine, const Fields& row, Op
   CLI_ASSIGN_OR_RETURN(shape.samples, parse_integer("tail_samples", samples, 0, INT32_MAX));
   CLI_ASSIGN_OR_RETURN(const std::string tail_name, config_value(config.get(), "tail"));
   shape.tail = tail_number(tail_name);
+  shape.has_4_bits = tail_name == "sketch4";
   shape.candidates = candidates_of(row.maybe_share("candidates").value_or(0), shape.n, shape.k);
   CLI_ASSIGN_OR_RETURN(const Codec codec, import_codec(engine, config.get(), shape.kv_heads, dim));
   CLI_ASSIGN_OR_RETURN(shape.sizes, record_sizes(codec.get()));
@@ -137,8 +138,9 @@ double Calibration::largest_error() const {
 }
 
 absl::StatusOr<Calibration> calibrate(const Engine& engine, const std::vector<std::string>& files,
-                                      const std::vector<std::string>& checks) {
-  constexpr size_t kLeast = 5;  // as many as there are coefficients
+                                      const std::vector<std::string>& checks,
+                                      const std::vector<int64_t>& held_out) {
+  constexpr size_t kLeast = 5;  // fewer say nothing
   Calibration calibration;
   Machine machine;
   const auto load = [&](const auto& paths, std::vector<TimedStep>& steps) -> absl::Status {
@@ -149,7 +151,18 @@ absl::StatusOr<Calibration> calibrate(const Engine& engine, const std::vector<st
     }
     return absl::OkStatus();
   };
-  CLI_RETURN_IF_ERROR(load(files, calibration.fitted));
+  std::vector<TimedStep> all;
+  CLI_RETURN_IF_ERROR(load(files, all));
+  for (const int64_t number : held_out) {
+    if (number > static_cast<int64_t>(all.size())) {
+      return usage_error("--hold-out={}: accepted are 1..{}", number, all.size());
+    }
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool is_held =
+        std::find(held_out.begin(), held_out.end(), static_cast<int64_t>(i + 1)) != held_out.end();
+    (is_held ? calibration.checked : calibration.fitted).push_back(std::move(all[i]));
+  }
   CLI_RETURN_IF_ERROR(load(checks, calibration.checked));
   const auto count = std::count_if(calibration.fitted.begin(), calibration.fitted.end(),
                                    [](const TimedStep& step) { return !step.is_full; });

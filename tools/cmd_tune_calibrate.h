@@ -1,6 +1,7 @@
 // pariskv tune --calibrate: the model of a step's time from steps that `pariskv bench` measured.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,10 @@ struct Calibration {
   double largest_error() const;
 };
 
+// `held_out`: numbers of steps of `files`, from 1, that are checked and not fitted.
 absl::StatusOr<Calibration> calibrate(const Engine& engine, const std::vector<std::string>& files,
-                                      const std::vector<std::string>& checks);
+                                      const std::vector<std::string>& checks,
+                                      const std::vector<int64_t>& held_out);
 
 std::string calibration_json(const Calibration& calibration);
 std::string calibration_table(const Calibration& calibration);

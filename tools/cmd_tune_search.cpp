@@ -22,17 +22,19 @@ class Search {
                     Progress& progress) {
     const Grid& grid = options_.grid;
     const auto most = static_cast<int64_t>(grid.candidates.size() + grid.k.size());
-    size_t c = 0;
-    size_t k = grid.k.size();
+    size_t c = grid.candidates.size();
+    size_t k = 0;
     int64_t steps = 0;
-    while (c < grid.candidates.size() && k > 0) {
-      const Choice choice = {codec, tail, grid.candidates[c], grid.k[k - 1]};
+    while (c > 0 && k < grid.k.size()) {
+      const Choice choice = {codec, tail, grid.candidates[c - 1], grid.k[k]};
+      // From here on there are fewer candidates or more rows.
+      if (options_.is_scaled && has_more_rows(choice)) break;
       const bool is_empty = tail == "drop" && choice.k == 0;  // reads nothing of the zone
-      bool goes_down = false;
+      bool needs_less = false;
       if (!is_empty) {
-        CLI_ASSIGN_OR_RETURN(goes_down, is_dear_or_reached(choice, dense));
+        CLI_ASSIGN_OR_RETURN(needs_less, is_dear_or_reached(choice, dense));
       }
-      goes_down ? --k : ++c;
+      needs_less ? --c : ++k;
       progress.advance();
       ++steps;
     }
@@ -43,6 +45,13 @@ class Search {
   Found found() && { return std::move(found_); }
 
  private:
+  // Than its share of candidates, on some trace.
+  bool has_more_rows(const Choice& choice) const {
+    return std::any_of(traces_.begin(), traces_.end(), [&](const auto& trace) {
+      return choice.k > candidates_of(choice.candidates, trace->keys(), 0);
+    });
+  }
+
   absl::StatusOr<bool> is_dear_or_reached(const Choice& choice, size_t dense) {
     std::vector<StepCost> costs;
     Tried whole;

@@ -40,6 +40,9 @@ struct Tried {
 struct SearchOptions {
   double target = 0.05;
   size_t most_dense = 0;
+  // Cost is for another length: k rows of a trace must not be more than its share of candidates,
+  // which at that length would be less.
+  bool is_scaled = false;
   Grid grid;
 };
 
@@ -55,9 +58,9 @@ struct Found {
   std::vector<const Tried*> frontier() const;
 };
 
-// For each number of traces in full, codec and tail, from the fewest candidates with the most rows:
-// fewer rows while it reaches the target or is too dear, more candidates where it fails. If errors
-// fall with both, that finds the cheapest one.
+// For each number of traces in full, codec and tail, from all candidates without rows: fewer
+// candidates while it reaches the target or is too dear, more rows where it fails. If errors fall
+// with both, that finds the cheapest one.
 absl::StatusOr<Found> search_settings(const std::vector<std::unique_ptr<TuneTrace>>& traces,
                                       const SearchOptions& options, const CostOf& cost_of,
                                       Progress& progress);

@@ -79,6 +79,10 @@ Regions TuneTrace::regions_of(int64_t query) const {
   return regions_at(trace_.positions[static_cast<size_t>(query)], setting_.sink, setting_.local);
 }
 
+int64_t TuneTrace::keys() const {
+  return regions_at(setting_.last_position, setting_.sink, setting_.local).zone_tokens();
+}
+
 OptionValues TuneTrace::values_of(const Choice& choice) const {
   OptionValues values = fixed_;
   values["codec"] = choice.codec;
@@ -93,17 +97,17 @@ absl::StatusOr<StepWork> TuneTrace::work(const Choice& choice, int64_t n) const 
   CLI_RETURN_IF_ERROR(set_trace_options(config.get(), trace_));
   CLI_ASSIGN_OR_RETURN(const Codec codec, import_codec(engine_, config.get(), trace_.kv_heads(),
                                                        trace_.head_dim(), trace_.value_dim()));
-  const Regions last = regions_at(setting_.last_position, setting_.sink, setting_.local);
   StepShape shape;
   CLI_ASSIGN_OR_RETURN(shape.sizes, record_sizes(codec.get()));
   CLI_ASSIGN_OR_RETURN(const std::string samples, config_value(config.get(), "tail_samples"));
   CLI_ASSIGN_OR_RETURN(shape.samples, parse_integer("tail_samples", samples, 0, INT32_MAX));
   shape.kv_heads = trace_.kv_heads();
   shape.query_heads = trace_.query_heads();
-  shape.n = n > 0 ? n : last.zone_tokens();
+  shape.n = n > 0 ? n : keys();
   shape.k = choice.k;
   shape.candidates = candidates_of(choice.candidates, shape.n, choice.k);
   shape.tail = tail_number(choice.tail);
+  shape.has_4_bits = choice.tail == "sketch4";
   shape.row_bytes = trace_.head_dim() * dtype_bytes(trace_.keys.dtype) +
                     trace_.value_dim() * dtype_bytes(trace_.values.dtype);
   shape.dense = setting_.sink + setting_.local;

@@ -47,6 +47,7 @@ class TuneTrace {
   int64_t judged_count() const { return static_cast<int64_t>(judged_.size()); }
   int64_t tokens() const { return trace_.tokens(); }
   int64_t kv_heads() const { return trace_.kv_heads(); }
+  int64_t keys() const;  // of the zone of the last query
 
   // Work of a step over `n` keys; 0: over the zone of the last query.
   absl::StatusOr<StepWork> work(const Choice& choice, int64_t n) const;

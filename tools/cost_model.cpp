@@ -10,26 +10,40 @@
 namespace pkv::cli {
 namespace {
 
-constexpr size_t kTerms = 5;
+constexpr size_t kTerms = 8;
 using Terms = std::array<double, kTerms>;
 
-constexpr const char* kNames[kTerms] = {"fixed_us", "us_per_vote_byte", "us_per_estimate",
-                                        "us_per_fetched_byte", "us_per_dense_byte"};
+constexpr const char* kNames[kTerms] = {
+    "fixed_us",       "us_per_vote_byte", "us_per_estimate",     "us_per_sample",
+    "us_per_sketch2", "us_per_sketch4",   "us_per_fetched_byte", "us_per_dense_byte"};
 
 Terms terms_of(const StepWork& work) {
-  return {1.0, static_cast<double>(work.vote_bytes), static_cast<double>(work.estimates),
-          static_cast<double>(work.fetched_bytes), static_cast<double>(work.dense_bytes)};
+  return {1.0,
+          static_cast<double>(work.vote_bytes),
+          static_cast<double>(work.estimates),
+          static_cast<double>(work.samples),
+          static_cast<double>(work.sketches2),
+          static_cast<double>(work.sketches4),
+          static_cast<double>(work.fetched_bytes),
+          static_cast<double>(work.dense_bytes)};
 }
 
 std::array<double*, kTerms> coefficients(CostModel& model) {
-  return {&model.fixed_us, &model.us_per_vote_byte, &model.us_per_estimate,
-          &model.us_per_fetched_byte, &model.us_per_dense_byte};
+  return {&model.fixed_us,
+          &model.us_per_vote_byte,
+          &model.us_per_estimate,
+          &model.us_per_sample,
+          &model.us_per_sketch2,
+          &model.us_per_sketch4,
+          &model.us_per_fetched_byte,
+          &model.us_per_dense_byte};
 }
 
 // Minimises |A x - 1| over x >= 0, one coordinate after the other: the problem is convex and small.
 Terms least_squares(const std::vector<Terms>& rows) {
   constexpr int kMostRounds = 200000;
   constexpr double kStill = 1e-12;
+  constexpr double kNothing = 1e-6;  // of the time of a step
   Terms scale = {};
   for (const Terms& row : rows) {
     for (size_t i = 0; i < kTerms; ++i) scale[i] = std::max(scale[i], row[i]);
@@ -60,7 +74,8 @@ Terms least_squares(const std::vector<Terms>& rows) {
     }
     if (moved < kStill) break;
   }
-  for (size_t i = 0; i < kTerms; ++i) x[i] = scale[i] == 0 ? 0 : x[i] / scale[i];
+  // What the least digits leave of a coefficient of 0 is none.
+  for (size_t i = 0; i < kTerms; ++i) x[i] = scale[i] == 0 || x[i] < kNothing ? 0 : x[i] / scale[i];
   return x;
 }
 

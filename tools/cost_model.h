@@ -17,6 +17,9 @@ struct CostModel {
   double fixed_us = 0;
   double us_per_vote_byte = 0;
   double us_per_estimate = 0;  // a score of a candidate or sample, for one query head
+  double us_per_sample = 0;
+  double us_per_sketch2 = 0;  // of a candidate, for one query head
+  double us_per_sketch4 = 0;
   double us_per_fetched_byte = 0;
   double us_per_dense_byte = 0;
   std::optional<double> us_per_full_byte;  // full attention, per byte of K and V

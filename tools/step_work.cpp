@@ -26,6 +26,10 @@ StepWork work_of(const StepShape& shape) {
   work.dense_bytes = rows * shape.dense * shape.row_bytes;
   work.zone_bytes = rows * shape.n * shape.row_bytes;
   work.estimates = shape.batch * shape.query_heads * read;
+  work.samples = rows * samples;
+  const int64_t of_candidates =
+      sketches > samples ? shape.batch * shape.query_heads * shape.candidates : 0;
+  (shape.has_4_bits ? work.sketches4 : work.sketches2) = of_candidates;
   return work;
 }
 

@@ -17,10 +17,11 @@ struct StepShape {
   int64_t n = 0;  // keys of the zone
   int64_t k = 0;
   int64_t candidates = 0;
-  int64_t samples = 0;    // tail_samples
-  int32_t tail = 0;       // PKV_TAIL_*
-  int64_t row_bytes = 0;  // of K and V of a token and KV head
-  int64_t dense = 0;      // tokens attended in full
+  int64_t samples = 0;      // tail_samples
+  int32_t tail = 0;         // PKV_TAIL_*
+  bool has_4_bits = false;  // of a sketch of every key; else 2
+  int64_t row_bytes = 0;    // of K and V of a token and KV head
+  int64_t dense = 0;        // tokens attended in full
   pkv_record_sizes sizes = {};
 };
 
@@ -33,6 +34,10 @@ struct StepWork {
   int64_t dense_bytes = 0;    // K and V rows of the tokens attended in full
   int64_t zone_bytes = 0;     // K and V rows of all n keys
   int64_t estimates = 0;      // scores of candidates and samples, one per query head
+  int64_t samples = 0;        // one after the other far apart in memory
+  // Of candidates that become tokens, one per query head: of 2 bits, of 4.
+  int64_t sketches2 = 0;
+  int64_t sketches4 = 0;
 
   // Of the zone.
   int64_t bytes() const { return vote_bytes + record_bytes + sketch_bytes + fetched_bytes; }

@@ -114,6 +114,17 @@ def test_cost_is_the_bytes_that_a_step_reads(cli):
     assert longer["read_bytes_per_key"] == row["read_bytes_per_key"]
 
 
+def test_at_another_length_rows_are_no_more_than_the_share_of_candidates(cli):
+    def chosen(*more):
+        return cli("tune", L13, "--target-error", 0.1, *FAST, *more).succeeds().json["chosen"]
+
+    keys = last_position(L13) + 1 - 128 - 512
+    here, there = chosen("--k", 100), chosen("--k", 100, "--n", 10 * keys)
+    assert here["candidates"] * keys < 100 <= there["candidates"] * keys + 1
+    run = cli("tune", L13, "--k", 400, "--candidates", 0.01, "--n", 5000)
+    run.refuses(2, "--n=5000", "candidates")
+
+
 def test_the_table_says_why(cli):
     text = cli("tune", L00, *FAST[:-1], "--target-error", 0.05).succeeds().out
     for part in ("Cost: bytes", "chosen", "next cheaper", "at most", "reached: --candidates"):

@@ -5,21 +5,35 @@ from pathlib import Path
 
 import pytest
 
-L13 = next((Path(__file__).resolve().parents[2] / "data" / "traces").glob("*l13*"))
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+L13 = next((ROOT / "data" / "traces").glob("*l13*"))
 ROW = {"backend": "cpu", "stage": "step", "batch": 1, "head_dim": 128, "profile": "default",
        "dtype": "bf16", "tail": "sampled", "rows": "host", "cold": True, "threads": 2}  # fmt: skip
 
 
-def work(n, heads, k, share):
-    """Bytes of votes, scores, bytes of rows, bytes of the 896 dense tokens; docs/format.md."""
-    read = max(k, -(-n * round(share * 1e6) // 10**6)) + min(512, -(-n // 16))
-    return n * heads * 18, 4 * heads * read, heads * k * 512, heads * 896 * 512
+NAMES = ["fixed_us", "us_per_vote_byte", "us_per_estimate", "us_per_sample", "us_per_sketch2",
+         "us_per_sketch4", "us_per_fetched_byte", "us_per_dense_byte"]  # fmt: skip
+COEFFICIENTS = (20, 1e-4, 2e-3, 0.03, 0.008, 0.006, 3e-4, 1.5e-4)
 
 
-def row(n, heads, k, share, factor=1.0, coefficients=(20, 1e-4, 2e-3, 3e-4, 1.5e-4)):
-    terms = (1, *work(n, heads, k, share))
-    us = factor * sum(c * term for c, term in zip(coefficients, terms))
-    return {**ROW, "n": n, "kv_heads": heads, "query_heads": 4 * heads, "k": k,
+def work(n, heads, k, share, tail="sampled", dense=896, group=4):
+    """What the coefficients stand for; docs/format.md and docs/algorithm.md, 5 and 6.3."""
+    candidates = max(k, -(-n * round(share * 1e6) // 10**6))
+    stride = 16 if tail == "sampled" else 1
+    samples = 0 if tail == "drop" else min(512, -(-n // stride))
+    sketches = [group * heads * candidates * (tail == name) for name in ("sketch2", "sketch4")]
+    return (1, n * heads * 18, group * heads * (candidates + samples), heads * samples, *sketches,
+            heads * k * 512, heads * dense * 512)  # fmt: skip
+
+
+def time_of(terms):
+    return sum(c * term for c, term in zip(COEFFICIENTS, terms))
+
+
+def row(n, heads, k, share, factor=1.0, tail="sampled"):
+    us = factor * time_of(work(n, heads, k, share, tail))
+    return {**ROW, "n": n, "kv_heads": heads, "query_heads": 4 * heads, "k": k, "tail": tail,
             "candidates": share, "min_us": us, "median_us": us, "max_us": us}  # fmt: skip
 
 
@@ -29,9 +43,11 @@ def full(n, heads):
             "k": 100, "candidates": 0.02, "min_us": us, "median_us": us, "max_us": us}  # fmt: skip
 
 
-FITTED = [row(n, heads, k, share) for n in (16384, 131072) for heads in (2, 8)
-          for k, share in ((16, 0.01), (200, 0.1))] + [full(16384, 8)]  # fmt: skip
-OTHERS = [row(65536, 4, 100, 0.02), row(262144, 8, 50, 0.05)]
+FITTED = [row(n, heads, k, share, tail=tail) for n in (16384, 131072) for heads in (2, 8)
+          for k, share, tail in ((16, 0.01, "sampled"), (200, 0.1, "sampled"), (32, 0.05, "drop"),
+                                 (32, 0.05, "sketch2"), (32, 0.05, "sketch4"))]  # fmt: skip
+FITTED.append(full(16384, 8))
+OTHERS = [row(65536, 4, 100, 0.02), row(262144, 8, 50, 0.05, tail="sketch2")]
 
 
 def write(path, rows, **head):
@@ -46,10 +62,9 @@ def test_coefficients_are_found_and_other_sizes_predicted(cli, tmp_path):
     whole = run.succeeds().json
     assert whole["device"] == "made up"
     assert whole["largest_error"] < 1e-3
-    assert list(whole["model"].values()) == pytest.approx(
-        [20, 1e-4, 2e-3, 3e-4, 1.5e-4, 5e-5], rel=0.02
-    )
-    assert [one["fitted"] for one in whole["rows"]] == [True] * 9 + [False] * 2
+    assert list(whole["model"]) == [*NAMES, "us_per_full_byte"]
+    assert list(whole["model"].values()) == pytest.approx([*COEFFICIENTS, 5e-5], rel=0.02)
+    assert [one["fitted"] for one in whole["rows"]] == [True] * len(FITTED) + [False] * 2
     for one in whole["rows"]:
         assert one["predicted_us"] == pytest.approx(one["measured_us"], rel=1e-3)
 
@@ -61,6 +76,20 @@ def test_a_model_that_is_off_is_below_what_was_asked_for(cli, tmp_path):
     assert run.code == 1
     assert run.json["largest_error"] == pytest.approx(0.2, abs=1e-3)
     cli("tune", "--calibrate", fitted, "--check", slow, "--within", 0.21).succeeds()
+
+
+def test_steps_held_out_are_checked_and_not_fitted(cli, tmp_path):
+    odd = [*FITTED[:5], row(65536, 4, 100, 0.02, factor=3), *FITTED[5:]]
+    path = write(tmp_path / "a.json", odd)
+    whole = cli("tune", "--calibrate", path, "--hold-out", "6,9", "--json").succeeds().json
+    assert [one["fitted"] for one in whole["rows"]] == [True] * (len(odd) - 2) + [False] * 2
+    held = {round(one["measured_us"]): one["predicted_us"] for one in whole["rows"][-2:]}
+    assert held == {
+        round(odd[5]["min_us"]): pytest.approx(odd[5]["min_us"] / 3, rel=1e-3),
+        round(odd[8]["min_us"]): pytest.approx(odd[8]["min_us"], rel=1e-3),
+    }
+    cli("tune", "--calibrate", path, "--hold-out", "99").refuses(2, "--hold-out=99", "1..22")
+    cli("tune", "--calibrate", path, "--hold-out", "0").refuses(2, "--hold-out=0")
 
 
 def test_rows_that_are_no_steps_are_left_alone(cli, tmp_path):
@@ -78,9 +107,25 @@ def test_tune_takes_its_cost_from_the_model(cli, tmp_path):
               "--k", 100, "--candidates", 0.05, "--target-error", 1, "--json")  # fmt: skip
     whole = run.succeeds().json
     assert whole["cost_unit"] == "us"
-    votes, scores, rows, _ = work(131072, 1, 100, 0.05)
-    expected = 20 + 1e-4 * votes + 2e-3 * scores * 6 / 4 + 3e-4 * rows + 1.5e-4 * 640 * 512
+    expected = time_of(work(131072, 1, 100, 0.05, dense=640, group=6))
     assert whole["chosen"]["cost"] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cpu-cost-fit", "--check", "cpu-cost-check"),
+        ("cuda-fused-step-h200", "--hold-out", "3,4,8"),
+    ],
+    ids=["cpu", "cuda"],
+)
+def test_measured_steps_are_predicted_within_15_percent(cli, arguments):
+    names = [RESULTS / f"{a}-2026-11-30.json" if a[0] == "c" else a for a in arguments]
+    run = cli("tune", "--calibrate", *names, "--within", 0.15, "--json").succeeds()
+    checked = [one for one in run.json["rows"] if not one["fitted"]]
+    assert len(checked) >= 3
+    for one in checked:
+        assert one["predicted_us"] == pytest.approx(one["measured_us"], rel=0.15), one["what"]
 
 
 @pytest.mark.parametrize(
