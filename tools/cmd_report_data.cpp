@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -12,8 +11,6 @@
 
 namespace pkv::cli {
 namespace {
-
-constexpr int64_t kMostBytes = int64_t{1} << 28;
 
 // A plain number, or {"mean", "low", "high"}.
 struct Figure {
@@ -32,32 +29,14 @@ std::optional<double> share(const Fields& row, const std::string& name) {
   return row.is_object(name) ? row.object(name).maybe_share("mean") : row.maybe_share(name);
 }
 
-std::vector<std::string> words_of(const std::string& command) {
-  std::vector<std::string> words;
-  for (size_t at = 0; at < command.size();) {
-    const size_t end = std::min(command.find_first_of(" =", at), command.size());
-    if (end > at) words.push_back(command.substr(at, end - at));
-    at = end + 1;
-  }
-  return words;
-}
-
 // Rows of eval do not say which options their method had: the command does, if it is there.
 std::string setting_of(const std::string& method, const std::string& command) {
   const bool takes_all = method == "default" || method == "fresh";
   if (!takes_all && method != "paper") return method;
   std::string setting = method;
-  const std::vector<std::string> words = words_of(command);
-  for (size_t i = 0; i + 1 < words.size(); ++i) {
-    if (words[i].rfind("--", 0) != 0) continue;
-    std::string name = words[i].substr(2);
-    std::replace(name.begin(), name.end(), '-', '_');
-    if (name == "k" || name == "seed") continue;
-    const bool is_known =
-        name == "candidates" ||
-        (takes_all && std::find(std::begin(kCodecAndStepOptions), std::end(kCodecAndStepOptions),
-                                name) != std::end(kCodecAndStepOptions));
-    if (is_known) setting += ":" + name + "=" + words[i + 1];
+  for (const auto& [name, value] : options_in(command)) {
+    if (name == "k" || name == "seed" || (!takes_all && name != "candidates")) continue;
+    setting += ":" + name + "=" + value;
   }
   return setting;
 }
@@ -182,26 +161,9 @@ void add_run(const Fields& run, ReportSource source, ReportData& data) {
 }  // namespace
 
 absl::Status load_results(const std::string& path, size_t side, ReportData& data) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) return input_error("{}: cannot be read: {}", path, error.message());
-  if (bytes > static_cast<uintmax_t>(kMostBytes)) {
-    return input_error("{}: {} bytes: accepted are at most {}", path, bytes, kMostBytes);
-  }
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) return input_error("{}: cannot be read", path);
-  Json document;
-  try {
-    document = Json::parse(text);
-  } catch (const Json::exception& fault) {
-    return input_error("{}: no JSON: {}", path, plain_text(fault.what()));
-  }
+  CLI_ASSIGN_OR_RETURN(const Json document, load_json(path));
   absl::Status status;
   const Fields whole(document, path, "", &status);
-  if (!document.is_object()) {
-    return input_error("{}: no object: accepted is one with \"results\" or \"runs\"", path);
-  }
   ReportSource source;
   source.side = side;
   source.file = std::filesystem::path(path).filename().string();

@@ -1,6 +1,10 @@
 #include "tools/cmd_report_fields.h"
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "tools/status.h"
@@ -8,6 +12,7 @@
 namespace pkv::cli {
 namespace {
 
+constexpr uintmax_t kMostBytes = uintmax_t{1} << 28;
 constexpr double kLargest = 1e15;  // of a count that a double and int64_t both hold
 
 // As the message tells it: short, and nothing of a large value.
@@ -20,6 +25,28 @@ std::string shown(const Json& value) {
 }
 
 }  // namespace
+
+absl::StatusOr<Json> load_json(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  if (error) return input_error("{}: cannot be read: {}", path, error.message());
+  if (bytes > kMostBytes) {
+    return input_error("{}: {} bytes: accepted are at most {}", path, bytes, kMostBytes);
+  }
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in) return input_error("{}: cannot be read", path);
+  Json document;
+  try {
+    document = Json::parse(text);
+  } catch (const Json::exception& fault) {
+    return input_error("{}: no JSON: {}", path, plain_text(fault.what()));
+  }
+  if (!document.is_object()) {
+    return input_error("{}: no object: accepted is one with \"results\" or \"runs\"", path);
+  }
+  return document;
+}
 
 std::string plain_text(std::string text) {
   for (char& c : text) {

@@ -8,9 +8,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tools/json.h"
 
 namespace pkv::cli {
+
+// The object in a file. Exit code 3 if there is none.
+absl::StatusOr<Json> load_json(const std::string& path);
 
 // Text of a file as one line of plain UTF-8: control characters become spaces.
 std::string plain_text(std::string text);

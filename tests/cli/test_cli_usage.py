@@ -2,7 +2,7 @@
 
 import pytest
 
-DEVICE_VERBS = ("info", "encode", "retrieve", "eval", "bench", "inspect")
+DEVICE_VERBS = ("info", "encode", "retrieve", "eval", "bench", "inspect", "tune")
 VERBS = (*DEVICE_VERBS, "report")
 
 
