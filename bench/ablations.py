@@ -39,6 +39,7 @@ KNOBS = {
     "tail samples": [{"tail_samples": n} for n in (512, 128, 256, 1024, 2048)],
     "without rows": [{"k": 0}, {"k": 0, "tail": "sketch2"}, {"k": 0, "tail": "sketch4"}],
     "k": [{"k": k} for k in (100, 32, 200, 400)],
+    "map": [{}, {"map": "on", "center": "off", "balance": "off", "fit": "keys"}],  # bench/maps.py
     "candidates": [{}, {"candidates": 0.01}, {"candidates": 0.1}, {"candidates": 0.2}],
 }
 FIGURES = ("candidate_recall", "recall", "mass", "error", "bytes_per_key")
@@ -52,11 +53,22 @@ def label_of(options):
     return ", ".join(f"{name} = {value}" for name, value in options.items()) or "as given"
 
 
-def without_queries(path, count):
-    """The safetensors file without the first `count` queries."""
+def read(path):
+    """(data, header) of a safetensors file; offsets count from the data's first byte."""
     raw = Path(path).read_bytes()
     begin = 8 + int.from_bytes(raw[:8], "little")
-    header, parts, at = json.loads(raw[8:begin]), [], 0
+    return raw[begin:], json.loads(raw[8:begin])
+
+
+def joined(header, parts):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(parts)
+
+
+def without_queries(path, count):
+    """The safetensors file without the first `count` queries."""
+    raw, header, parts, at = *read(path), [], 0
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -67,12 +79,43 @@ def without_queries(path, count):
                 raise AblationError(f"{path}: {rows} queries, more than {count} are needed")
             first += (end - first) // rows * count
             entry["shape"][0] -= count
-        parts.append(raw[begin + first : begin + end])
+        parts.append(raw[first:end])
         entry["data_offsets"] = [at, at + end - first]
         at += end - first
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + b"".join(parts)
+    return joined(header, parts)
+
+
+def mapped(path):
+    """The trace under a map of each KV head, fitted to its zone and the first queries."""
+    try:
+        import torch
+    except ImportError as error:
+        raise AblationError(f"the knob map needs torch ({error})") from None
+    from bench.maps import fitted
+    from bench.rules import trace
+    from bench.rules.harness import Setup, regions_at
+
+    one, setup = trace.load(str(path)), Setup()
+    regions = regions_at(int(one.positions[FIT_QUERIES - 1]), setup.sink, setup.local)
+    keys = torch.from_numpy(one.keys.astype("float32"))
+    queries = torch.from_numpy(one.queries.astype("float32")).transpose(0, 1)
+    zone = keys[:, regions.sink_end : regions.zone_end]
+    mean, found = fitted(zone, queries[:, :FIT_QUERIES])
+    inverse = torch.linalg.inv(found).repeat_interleave(one.group, 0)
+    moved = {"k": (keys.double() - mean) @ found.transpose(1, 2),
+             "q": (queries.double() @ inverse).transpose(0, 1)}  # fmt: skip
+    raw, header, parts, at = *read(path), [], 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if name in moved:
+            entry["dtype"], part = "F32", moved[name].float().contiguous().numpy().tobytes()
+        else:
+            part = raw[slice(*entry["data_offsets"])]
+        entry["data_offsets"] = [at, at + len(part)]
+        parts.append(part)
+        at += len(part)
+    return joined(header, parts)
 
 
 class Eval:
@@ -82,26 +125,28 @@ class Eval:
         self.program, self.traces, self.folder = program, traces, Path(folder)
         self.known, self.cut = {}, {}
 
-    def traces_for(self, fit_queries):
-        """The traces with only the last `fit_queries` of the queries before those that judge."""
-        if fit_queries == FIT_QUERIES:
+    def traces_for(self, fit_queries, is_mapped):
+        """The traces with only the last `fit_queries` of the queries before those that judge, or
+        under a map."""
+        if fit_queries == FIT_QUERIES and not is_mapped:
             return self.traces
-        if fit_queries not in self.cut:
-            paths = []
-            for path in self.traces:
-                paths.append(self.folder / f"{fit_queries}" / path.name)
-                paths[-1].parent.mkdir(exist_ok=True)
-                paths[-1].write_bytes(without_queries(path, FIT_QUERIES - fit_queries))
-            self.cut[fit_queries] = paths
-        return self.cut[fit_queries]
+        name = "mapped" if is_mapped else f"{fit_queries}"
+        if name not in self.cut:
+            (self.folder / name).mkdir()
+            self.cut[name] = [self.folder / name / path.name for path in self.traces]
+            for path, target in zip(self.traces, self.cut[name]):
+                count = FIT_QUERIES - fit_queries
+                target.write_bytes(mapped(path) if is_mapped else without_queries(path, count))
+        return self.cut[name]
 
     def run(self, options, seed):
         """[figures of each trace]"""
         options = {"k": 100, "fit_queries": FIT_QUERIES, "seed": seed, **options}
         key = json.dumps(options, sort_keys=True)
         if key not in self.known:
+            is_mapped = options.pop("map", "off") == "on"
             given = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-            paths = map(str, self.traces_for(options["fit_queries"]))
+            paths = map(str, self.traces_for(options["fit_queries"], is_mapped))
             command = [self.program, "eval", *paths, "--methods", "default", "--json", *given]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
@@ -193,7 +238,11 @@ def parse(argv):
         prog="bench.ablations", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE")
-    parser.add_argument("--knobs", default=",".join(KNOBS), help="which; default: all")
+    parser.add_argument(
+        "--knobs",
+        default=",".join(name for name in KNOBS if name != "map"),
+        help="which; default: all but map, which needs torch",
+    )
     parser.add_argument("--shares", default="0.05,0.02", help="of the keys as candidates")
     parser.add_argument("--seeds", default="1,2,3", help="of the signs")
     default = ROOT / "build" / "dev" / "bin" / "pariskv"

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kTerms = 8;
 using Terms = std::array<double, kTerms>;
 
-constexpr const char* kNames[kTerms] = {
+constexpr const char* kTermNames[kTerms] = {
     "fixed_us",       "us_per_vote_byte", "us_per_estimate",     "us_per_sample",
     "us_per_sketch2", "us_per_sketch4",   "us_per_fetched_byte", "us_per_dense_byte"};
 
@@ -119,7 +119,7 @@ CostModel fit_cost_model(std::span<const TimedStep> steps) {
 Json as_json(const CostModel& model) {
   CostModel copy = model;
   Json json = Json::object();
-  for (size_t i = 0; i < kTerms; ++i) json[kNames[i]] = *coefficients(copy)[i];
+  for (size_t i = 0; i < kTerms; ++i) json[kTermNames[i]] = *coefficients(copy)[i];
   json["us_per_full_byte"] = number_or_null(model.us_per_full_byte);
   return json;
 }
@@ -134,7 +134,7 @@ absl::StatusOr<CostModel> load_cost_model(const std::string& path) {
   const Fields fields = whole.object("model");
   CostModel model;
   model.device = whole.maybe_text("device");
-  for (size_t i = 0; i < kTerms; ++i) *coefficients(model)[i] = fields.number(kNames[i]);
+  for (size_t i = 0; i < kTerms; ++i) *coefficients(model)[i] = fields.number(kTermNames[i]);
   model.us_per_full_byte = fields.maybe_number("us_per_full_byte");
   CLI_RETURN_IF_ERROR(status);
   return model;

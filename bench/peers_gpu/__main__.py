@@ -109,9 +109,13 @@ class Bench:
         if not pairs:
             raise RuntimeError(f"K and V of {n} tokens do not fit into --memory")
         device = self.chosen.device
+        zone = None
         if rows == "host":
-            zone = [base.device_view(x, device) for x in pairs[0]]
-        else:
+            try:
+                zone = [base.device_view(x, device) for x in pairs[0]]
+            except (RuntimeError, ValueError, TypeError) as error:
+                self.note = f"device, as pinned memory cannot be viewed: {error}"[:160]
+        if zone is None:
             zone = [x.to(device, copy=True).contiguous() for x in pairs[0]]
         tokens = sum(gpu_peers.DENSE)
         shape = self.chosen.batch, gpu_peers.KV_HEADS, tokens, gpu_peers.HEAD_DIM
@@ -135,10 +139,12 @@ class Bench:
         peer = PEERS[name]
         row = {"method": name, "n": n, "batch": self.chosen.batch, "k": self.chosen.k,
                "rows": peer.ROWS}  # fmt: skip
+        self.note = None
         try:
             began = time.perf_counter()
             made = peer(self.problem(n, peer.ROWS), self.chosen.k)
             self.wait()
+            row["rows"] = self.note or row["rows"]
             row["build_s"] = round(time.perf_counter() - began, 3)
             row["device_bytes_per_key"] = made.device_bytes() / (
                 self.chosen.batch * gpu_peers.KV_HEADS * n
@@ -154,6 +160,7 @@ class Bench:
 
     def full(self, n):
         """The faster of two forms, by torch's own choice of kernel."""
+        self.note = None
         row = {"method": FULL, "n": n, "batch": self.chosen.batch, "k": None, "rows": "device"}
         try:
             problem = self.problem(n, "device")

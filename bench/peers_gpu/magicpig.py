@@ -28,7 +28,7 @@ class MagicPIG(Peer):
         if self.given is None:
             made = torch.Generator().manual_seed(1)
             self.given = torch.randn(shape, generator=made)
-        self.planes = self.given.to(device).float()
+        self.planes, self.given = self.given.to(device).float(), None
         self.mean = sum(keys.sum(2, keepdim=True) for _, keys in Pieces(p)) / p.n
         codes = [self.hashed(keys - self.mean) for _, keys in Pieces(p, 1 << 14)]
         codes = torch.cat(codes, 2).transpose(2, 3).contiguous()  # [b, h, tables, n]

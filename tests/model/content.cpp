@@ -151,7 +151,7 @@ pkv_tensor Tensor::view() const {
 
 pkv_tensor no_tensor() {
   pkv_tensor tensor{};
-  tensor.device_type = PKV_DEVICE_CPU;
+  tensor.device_type = Tensor::device_type;
   return tensor;
 }
 

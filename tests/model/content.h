@@ -38,6 +38,8 @@ class Tensor {
   }
   // Valid as long as the tensor stays where it is.
   pkv_tensor view() const;
+  // What views say of their memory: that of the program, unless it takes it from a device.
+  static inline pkv_device_type device_type = PKV_DEVICE_CPU;
 
  private:
   pkv_dtype dtype_;

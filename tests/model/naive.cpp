@@ -123,6 +123,12 @@ void Naive::move(int32_t sequence, int32_t slot) {
   std::swap(sequences_[at(sequence)], sequences_[at(slot)]);
 }
 
+int32_t Naive::put(std::vector<NaiveLayer> layers) {
+  const int32_t slot = add();
+  sequences_[at(slot)].layers = std::move(layers);
+  return slot;
+}
+
 void Naive::flush() {
   for (Sequence& sequence : sequences_) {
     for (int32_t layer = 0; layer < shape_.layers; ++layer) {

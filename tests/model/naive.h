@@ -54,6 +54,9 @@ class Naive {
   int32_t fork(int32_t source, int64_t tokens);
   // The sequence is in `slot` from now on, which is free or the same.
   void move(int32_t sequence, int32_t slot);
+  // What a sequence is in all layers, and one that is it, in the lowest free slot.
+  std::vector<NaiveLayer> layers(int32_t sequence) const { return sequences_[at(sequence)].layers; }
+  int32_t put(std::vector<NaiveLayer> layers);
   void flush();
   // `queries` NULL: to keys alone.
   void refit(int32_t layer, int32_t sequence, const std::vector<uint64_t>* queries);

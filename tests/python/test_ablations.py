@@ -66,6 +66,19 @@ def test_traces_lose_their_first_queries_alone(tmp_path):
         ablations.without_queries(TRACES[0], 100000)
 
 
+def test_a_map_finds_more(program, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed (bench/requirements.txt)")
+    out = tmp_path / "out.json"
+    code = ablations.main(
+        [*map(str, TRACES), "--program", program, "--knobs", "map", "--shares", "0.05",
+         "--seeds", "1", "--json", str(out)])  # fmt: skip
+    assert code == 0
+    plain, mapped = json.loads(out.read_text())["results"]
+    pairs = zip(plain["candidate_recall"]["traces"], mapped["candidate_recall"]["traces"])
+    assert all(before + 0.01 < after for before, after in pairs)
+    assert mapped["change"]["error"]["high"] < 0
+
+
 def test_bad_input_is_named(program, tmp_path, capsys):
     bad = tmp_path / "bad.json"
     for text, wanted in (

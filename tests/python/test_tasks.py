@@ -141,8 +141,8 @@ def test_all_rows_say_what_full_attention_says(tiny, pariskv, tmp_path, ask):
 def test_a_map_keeps_attention_and_finds_more(pariskv):
     """On a trace: scores are the same but for a number per query, and of the exact best keys more
     are among as many candidates as with the library's own centre and balance."""
+    from bench.maps import fitted
     from bench.rules import trace
-    from bench.tasks.mapped import fitted
 
     path = next((Path(__file__).resolve().parents[2] / "data" / "traces").glob("*l13*"))
     one = trace.load(str(path))
