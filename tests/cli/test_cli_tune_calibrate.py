@@ -115,7 +115,7 @@ def test_tune_takes_its_cost_from_the_model(cli, tmp_path):
     "arguments",
     [
         ("cpu-cost-fit", "--check", "cpu-cost-check"),
-        ("cuda-fused-step-h200", "--hold-out", "3,4,8"),
+        ("cuda-peers-h200", "--hold-out", "5,6,13,14,25,26"),
     ],
     ids=["cpu", "cuda"],
 )
