@@ -11,6 +11,7 @@
 #include "tools/cmd_bench_cache.h"
 #include "tools/element.h"
 #include "tools/step.h"
+#include "tools/step_work.h"
 #include "tools/votes.h"
 
 namespace pkv::cli {
@@ -33,12 +34,6 @@ absl::StatusOr<bool> is_one_of(const pkv_config* config, const char* name,
                                std::initializer_list<std::string_view> texts) {
   CLI_ASSIGN_OR_RETURN(const std::string text, config_value(config, name));
   return std::find(texts.begin(), texts.end(), text) != texts.end();
-}
-
-int32_t tail_number(const std::string& name) {
-  if (name == "drop") return PKV_TAIL_DROP;
-  if (name == "mean") return PKV_TAIL_MEAN;
-  return name == "sampled" ? PKV_TAIL_SAMPLED : PKV_TAIL_SKETCH;
 }
 
 absl::StatusOr<Index> create_index(const Engine& engine, const pkv_codec* codec, int64_t capacity) {
@@ -192,34 +187,25 @@ absl::Status check_memory(const BenchOptions& options, const BenchShape& shape,
 }  // namespace
 
 int64_t BenchShape::bytes(BenchStage stage) const {
-  const int64_t vote = rows() * n * (sizes.signs + sizes.vote_factors);
-  const bool reads_sketches = tail == PKV_TAIL_SAMPLED || tail == PKV_TAIL_SKETCH;
-  const int64_t sampled = tail == PKV_TAIL_DROP
-                              ? 0
-                              : std::min(samples, up(n, std::max<int64_t>(sizes.sketch_stride, 1)));
-  const int64_t rerank = rows() * (candidates + sampled) *
-                         (sizes.signs + sizes.codes + sizes.factors + sizes.value_norms);
-  const int64_t fetched = rows() * std::min(k, candidates) * 2 * row_bytes;
-  const int64_t dense = rows() * (kBenchDense[0] + kBenchDense[1]) * 2 * row_bytes;
-  // A sketch of every key: candidates are tokens of their own.
-  const int64_t sketches = sampled + (tail == PKV_TAIL_SKETCH ? candidates : 0);
-  const int64_t attend = fetched + dense + (reads_sketches ? rows() * sketches * sizes.sketch : 0);
+  const StepWork work =
+      work_of({batch, kv_heads, query_heads, n, k, candidates, samples, tail,
+               tail_name == "sketch4", 2 * row_bytes, kBenchDense[0] + kBenchDense[1], sizes});
   switch (stage) {
     case BenchStage::kEncode: return rows() * n * (has_values ? 2 : 1) * row_bytes;
     case BenchStage::kRead:
-    case BenchStage::kVote: return vote;
+    case BenchStage::kVote: return work.vote_bytes;
     case BenchStage::kSelect: return rows() * n * int64_t{sizeof(float)};
-    case BenchStage::kRerank: return rerank;
-    case BenchStage::kFetch: return fetched;
-    case BenchStage::kAttend: return attend;
-    case BenchStage::kStep: return vote + rerank + attend;
-    case BenchStage::kFullAttention: return dense + rows() * n * 2 * row_bytes;
+    case BenchStage::kRerank: return work.record_bytes;
+    case BenchStage::kFetch: return work.fetched_bytes;
+    case BenchStage::kAttend: return work.fetched_bytes + work.dense_bytes + work.sketch_bytes;
+    case BenchStage::kStep: return work.bytes() + work.dense_bytes;
+    case BenchStage::kFullAttention: return work.dense_bytes + work.zone_bytes;
   }
   return 0;
 }
 
 absl::StatusOr<Codec> import_codec(const Engine& engine, const pkv_config* config, int64_t kv_heads,
-                                   int64_t dim) {
+                                   int64_t dim, int64_t value_dim) {
   CLI_ASSIGN_OR_RETURN(const bool has_center, is_one_of(config, "center", {"on"}));
   CLI_ASSIGN_OR_RETURN(const bool has_sketch,
                        is_one_of(config, "tail", {"sampled", "sketch2", "sketch4"}));
@@ -228,12 +214,14 @@ absl::StatusOr<Codec> import_codec(const Engine& engine, const pkv_config* confi
     for (size_t i = 0; i < center.size(); ++i) center[i] = 0.01F * static_cast<float>(i % 16);
   }
   const std::vector<float> balance(center.size(), 1.0F);
+  std::vector<float> value_center = center;
+  if (value_dim > 0) value_center.resize(static_cast<size_t>(kv_heads * value_dim));
   pkv_codec_data data;
   CLI_RETURN_IF_ERROR(from_library(pkv_codec_data_init(&data, sizeof data), About::kOptions));
   data.kv_heads = static_cast<int32_t>(kv_heads);
   data.center = center.data();
   data.balance = balance.data();
-  if (has_sketch) data.value_center = center.data();
+  if (has_sketch) data.value_center = value_center.data();
   pkv_codec* codec = nullptr;
   CLI_RETURN_IF_ERROR(
       from_library(pkv_codec_import(engine.device(), config, &data, &codec), About::kOptions));
@@ -265,9 +253,7 @@ absl::StatusOr<BenchSetup> setup_bench(const Engine& engine, const BenchOptions&
       from_library(pkv_geometry_init(&shape.geometry, sizeof shape.geometry), About::kOptions));
   CLI_RETURN_IF_ERROR(
       from_library(pkv_codec_geometry(setup.codec.get(), &shape.geometry), About::kOptions));
-  shape.sizes.struct_size = sizeof shape.sizes;
-  CLI_RETURN_IF_ERROR(
-      from_library(pkv_record_sizes_get(&shape.geometry, &shape.sizes), About::kOptions));
+  CLI_ASSIGN_OR_RETURN(shape.sizes, record_sizes(setup.codec.get()));
   CLI_RETURN_IF_ERROR(
       check_memory(options, shape, device_bytes, n, shape.sizes.total + shape.sizes.sketch));
   CLI_ASSIGN_OR_RETURN(shape.candidates, count_candidates(engine, options, n));

@@ -69,6 +69,6 @@ absl::StatusOr<BenchSetup> setup_bench(const Engine& engine, const BenchOptions&
 // A codec that was not fitted, for random data: balance 1, and a small centre where the config has
 // one.
 absl::StatusOr<Codec> import_codec(const Engine& engine, const pkv_config* config, int64_t kv_heads,
-                                   int64_t dim);
+                                   int64_t dim, int64_t value_dim = 0);  // 0: `dim`
 
 }  // namespace pkv::cli

@@ -78,8 +78,8 @@ void CommandLine::flag(const std::string& name, bool* target, const std::string&
 void CommandLine::text(const std::string& name, std::string* target, const std::string& about) {
   const std::string shown =
       target->empty() ? about : fmt::format("{} (default {})", about, *target);
-  add(name, shown, true, [name, target](const std::string& value) {
-    if (value.empty()) return usage_error("--{}: the value is empty", name);
+  add(name, shown, true, [full = name.substr(0, name.find(',')), target](const std::string& value) {
+    if (value.empty()) return usage_error("--{}: the value is empty", full);
     *target = value;
     return absl::OkStatus();
   });

@@ -20,6 +20,8 @@ Outcome run_retrieve(const Arguments& arguments);
 Outcome run_eval(const Arguments& arguments);
 Outcome run_bench(const Arguments& arguments);
 Outcome run_inspect(const Arguments& arguments);
+Outcome run_report(const Arguments& arguments);
+Outcome run_tune(const Arguments& arguments);
 
 struct Command {
   const char* name;
@@ -34,6 +36,8 @@ inline constexpr Command kCommands[] = {
     {"eval", "recall, error and speed on traces of a model", run_eval},
     {"bench", "times of each stage, of steps and of full attention", run_bench},
     {"inspect", "an index file, or why a trace does well or badly", run_inspect},
+    {"report", "results as a page with plots", run_report},
+    {"tune", "the cheapest setting that meets a target; a model of cost", run_tune},
 };
 
 }  // namespace pkv::cli

@@ -78,6 +78,27 @@ absl::StatusOr<Config> make_config(const std::string& profile, const OptionValue
   return config;
 }
 
+OptionValues options_in(std::string_view command) {
+  OptionValues options;
+  std::string name;  // whose value comes next
+  while (!command.empty()) {
+    const size_t end = std::min(command.find_first_of(" ="), command.size());
+    std::string word(command.substr(0, end));
+    command.remove_prefix(std::min(end + 1, command.size()));
+    if (word.rfind("--", 0) == 0) {
+      name = word.substr(2);
+      std::replace(name.begin(), name.end(), '-', '_');
+    } else if (!word.empty()) {
+      const bool is_known =
+          std::find(std::begin(kCodecAndStepOptions), std::end(kCodecAndStepOptions), name) !=
+          std::end(kCodecAndStepOptions);
+      if (is_known) options[name] = word;
+      name.clear();
+    }
+  }
+  return options;
+}
+
 absl::StatusOr<std::string> config_value(const pkv_config* config, const char* name) {
   const char* value = nullptr;
   CLI_RETURN_IF_ERROR(from_library(pkv_config_get(config, name, &value), About::kOptions));

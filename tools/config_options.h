@@ -54,6 +54,8 @@ class ConfigOptions {
 
 // A config of `profile` with these values.
 absl::StatusOr<Config> make_config(const std::string& profile, const OptionValues& values);
+// The library's options, but for head_dim and the like, that a command line of the program gives.
+OptionValues options_in(std::string_view command);
 // "value_norm" as on the command line: "value-norm".
 std::string with_dashes(std::string name);
 absl::StatusOr<std::string> config_value(const pkv_config* config, const char* name);

@@ -15,6 +15,17 @@ double share_found(std::span<const int32_t> wanted, std::span<const int32_t> fou
   return static_cast<double>(count) / static_cast<double>(wanted.size());
 }
 
+double relative_error(std::span<const double> wanted, std::span<const float> got) {
+  double difference = 0;
+  double size = 0;
+  for (size_t j = 0; j < wanted.size(); ++j) {
+    const double off = static_cast<double>(got[j]) - wanted[j];
+    difference += off * off;
+    size += wanted[j] * wanted[j];
+  }
+  return std::sqrt(size > 0 ? difference / size : difference);
+}
+
 void Judge::add(const Trace& trace, const Exact& exact, const Answer& answer) {
   for (int64_t head = 0; head < trace.kv_heads(); ++head) add_recall(exact, answer, head);
   for (int64_t head = 0; head < trace.query_heads(); ++head) {
@@ -54,17 +65,10 @@ void Judge::add_query_head(const Trace& trace, const Exact& exact, const Answer&
   }
   mass_.add(std::min(mass, 1.0));  // a sum of all weights may round to above 1
 
-  double difference = 0;
-  double size = 0;
   const auto first = static_cast<size_t>(query_head * trace.value_dim());
-  for (size_t j = first; j < first + static_cast<size_t>(trace.value_dim()); ++j) {
-    const double wanted = exact.output[j];
-    const double off = static_cast<double>(answer.output[j]) - wanted;
-    difference += off * off;
-    size += wanted * wanted;
-  }
-  // Relative to the exact output; where that is 0, absolute.
-  error_.add(std::sqrt(size > 0 ? difference / size : difference));
+  const auto count = static_cast<size_t>(trace.value_dim());
+  error_.add(relative_error(std::span(exact.output).subspan(first, count),
+                            std::span(answer.output).subspan(first, count)));
 }
 
 double Judge::microseconds() const {

@@ -55,6 +55,9 @@ class Judge {
   std::vector<double> microseconds_;
 };
 
+// |got - wanted| / |wanted|, Euclidean norms; where `wanted` is 0, |got|.
+double relative_error(std::span<const double> wanted, std::span<const float> got);
+
 // Share of `wanted` that is in `found`. `wanted` is not empty, `found` has no entry twice.
 double share_found(std::span<const int32_t> wanted, std::span<const int32_t> found);
 

@@ -84,7 +84,7 @@ class Draft {
 }  // namespace
 
 void offer_output(CommandLine& line, OutputOptions* options) {
-  line.text("output", &options->path, "write the result to this file instead of stdout");
+  line.text("output,o", &options->path, "write the result to this file instead of stdout");
   line.flag("force", &options->is_forced, "replace the output file if it is there");
 }
 

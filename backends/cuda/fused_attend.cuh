@@ -1,18 +1,18 @@
-// Exact attention of a block's share: dense tokens and fetched rows, from slots in shared memory
-// where copy engines put them. docs/algorithm.md, section 8. Bounded; every sum in one order.
+// Exact attention of a block's share: fetched rows, from slots in shared memory where copy engines
+// put them, and dense tokens, from slots too if these are free from the beginning, else from where
+// they lie. docs/algorithm.md, section 8. Bounded; every sum in one order.
 // A warp takes a token: a lane has kDim / 32 neighbouring elements of K and V, for four heads.
 // Rows that lie in the host's memory go through copy engines alone: loads of them would hold back
 // every later load of the multiprocessor.
 #pragma once
+
+#include <cuda_pipeline.h>
 
 #include "backends/cuda/fused_cache.cuh"
 #include "backends/cuda/fused_tail.cuh"
 
 namespace pkv::cuda {
 
-PKV_DEVICE uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 PKV_DEVICE void init_barrier(uint64_t* barrier) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -79,19 +79,25 @@ PKV_DEVICE void request_token(const FusedArgs& a, const std::byte* keys, const s
   }
 }
 
+// The first token that a lane of warp `warp` of `warps` copies: a warp issues one bulk copy after
+// the other, so tokens are dealt to warps first.
+PKV_DEVICE int32_t copy_index(int warp, int warps) { return warp + warps * LaneGroup<32>::rank(); }
+
 // Fetched rows `begin` .. `end` of the block's hits into slots. Every thread with a row announces
 // its bytes; one thread arrives when all have. All threads.
 template <int kDim>
 PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entries& e,
                              const HitRoom& hits, int32_t begin, int32_t end, unsigned char* slots,
                              const uint64_t* tags, FusedShared<kDim>& shared) {
-  if (begin + thread_index() < end) {
+  using Group = LaneGroup<32>;
+  const int32_t mine = begin + copy_index(Group::index(), kFusedWarps);
+  if (mine < end) {
     const VectorRow keys = a.row_keys.row(at.sequence, at.sequence, at.head);
     const VectorRow values = a.row_values.row(at.sequence, at.sequence, at.head);
     const RowCacheRow cache = cache_row(a, at);
     const bool has_cache = shared.has_cache != 0;
 #pragma unroll 1
-    for (int32_t i = begin + thread_index(); i < end; i += kFusedThreads) {
+    for (int32_t i = mine; i < end; i += kFusedThreads) {
       const int64_t position = at.begin + (e.list[hits.entry()[i]] & kPlaceMask);
       const int32_t line =
           has_cache ? find_line(cache, tags, static_cast<int32_t>(position)) : kNoLine;
@@ -106,59 +112,77 @@ PKV_DEVICE void request_rows(const FusedArgs& a, const BlockRow& at, const Entri
   if (thread_index() == 0) arrive_barrier(&shared.row_barrier);
 }
 
-// Of the block's dense tokens `begin` .. `end` into slots, by threads `thread` of `threads`. What
-// stands in for the end of request_rows is the caller's.
+// Where K and V of a token lie.
+struct TokenPlace {
+  const std::byte* keys;
+  const std::byte* values;
+};
+// Of the block's dense tokens the i-th.
 template <int kDim>
-PKV_DEVICE void request_dense(const FusedArgs& a, int32_t begin, int32_t end, unsigned char* slots,
-                              int thread, int threads, FusedShared<kDim>& shared) {
+PKV_DEVICE TokenPlace dense_token(const FusedArgs& a, int32_t i, const FusedShared<kDim>& shared) {
+  const int64_t t = shared.at.dense.begin + i;
+  int32_t p = 0;
 #pragma unroll 1
-  for (int32_t i = begin + thread; i < end; i += threads) {
-    const int64_t t = shared.at.dense.begin + i;
-    int32_t p = 0;
-#pragma unroll 1
-    while (p + 1 < a.part_count && t >= shared.dense[p + 1].before) ++p;
-    const DenseRun& run = shared.dense[p];
-    const int64_t position = t - run.before + run.start;
-    request_token(a, run.keys.at(position), run.values.at(position),
-                  slots + (i - begin) * a.arena.row_bytes, &shared.dense_barrier);
-  }
-}
-// The same by all threads, with the arrival.
-template <int kDim>
-PKV_APART void request_dense_now(const FusedArgs& a, int32_t begin, int32_t end,
-                                 unsigned char* slots, FusedShared<kDim>& shared) {
-  request_dense(a, begin, end, slots, thread_index(), kFusedThreads, shared);
-  sync_block();
-  if (thread_index() == 0) arrive_barrier(&shared.dense_barrier);
+  while (p + 1 < a.part_count && t >= shared.dense[p + 1].before) ++p;
+  const DenseRun& run = shared.dense[p];
+  const int64_t position = t - run.before + run.start;
+  return {run.keys.at(position), run.values.at(position)};
 }
 
-// A further batch of dense tokens or of rows, into slots that are no longer read once all threads
-// have come here.
+// The block's dense tokens into slots, by warps `warp` of `warps`, one thread of which arrives when
+// all have announced theirs.
 template <int kDim>
-PKV_APART void request_batch(const FusedArgs& a, const Entries e, const HitRoom hits, bool is_rows,
-                             int32_t begin, int32_t end, unsigned char* slots, const uint64_t* tags,
+PKV_DEVICE void request_dense(const FusedArgs& a, unsigned char* slots, int warp, int warps,
+                              FusedShared<kDim>& shared) {
+#pragma unroll 1
+  for (int32_t i = copy_index(warp, warps); i < shared.at.dense_slots; i += 32 * warps) {
+    const TokenPlace token = dense_token(a, i, shared);
+    request_token(a, token.keys, token.values, slots + i * a.arena.row_bytes,
+                  &shared.dense_barrier);
+  }
+}
+// The block's dense tokens into L2, where they do not wait in slots. All threads; a run of lanes
+// takes a token.
+template <int kDim>
+PKV_APART void prefetch_dense(const FusedArgs& a, const FusedShared<kDim>& shared) {
+  using Lanes = LaneGroup<8>;
+  const auto count = static_cast<int32_t>(shared.at.dense.end - shared.at.dense.begin);
+#pragma unroll 1
+  for (int32_t i = Lanes::index(); i < count; i += Lanes::count()) {
+    const TokenPlace token = dense_token(a, i, shared);
+#pragma unroll 1
+    for (int32_t j = kSector * Lanes::rank(); j < a.arena.row_bytes; j += kSector * 8) {
+      prefetch_sector(j < a.key_bytes ? token.keys + j : token.values + (j - a.key_bytes));
+    }
+  }
+}
+
+// A further batch of rows, into slots that are no longer read once all threads have come here.
+template <int kDim>
+PKV_APART void request_batch(const FusedArgs& a, const Entries e, const HitRoom hits, int32_t begin,
+                             int32_t end, unsigned char* slots, const uint64_t* tags,
                              FusedShared<kDim>& shared) {
   sync_block();
-  if (is_rows) {
-    request_rows(a, shared.at, e, hits, begin, end, slots, tags, shared);
-  } else {
-    request_dense_now(a, begin, end, slots, shared);
-  }
+  request_rows(a, shared.at, e, hits, begin, end, slots, tags, shared);
 }
 
-// The mean of the zone's values into shared.mean, by threads `thread` of `threads`.
+// The sums of the zone's values to shared memory, by threads `thread` of `threads`; they are there
+// once these have waited (await_value_sums) and a block's barrier is passed.
 template <int kDim>
-PKV_DEVICE void load_mean(const FusedArgs& a, int thread, int threads, FusedShared<kDim>& shared) {
+PKV_DEVICE void request_value_sums(const FusedArgs& a, int thread, int threads,
+                                   FusedShared<kDim>& shared) {
   const int32_t dv = a.codec.geometry.value_dim;
-  const int64_t zone_row = shared.at.sequence * a.codec.geometry.kv_heads + shared.at.head;
-  const int64_t good = a.good_counts[zone_row];
-  if (thread == 0) shared.has_mean = good > 0 ? 1 : 0;
+  const int64_t row = shared.at.sequence * a.codec.geometry.kv_heads + shared.at.head;
 #pragma unroll 1
   for (int32_t j = thread; j < dv; j += threads) {
-    shared.mean[j] =
-        fdiv_rn(static_cast<float>(a.value_sums[zone_row * dv + j]), static_cast<float>(good));
+    __pipeline_memcpy_async(&shared.value_sums[j], a.value_sums + row * dv + j, sizeof(double));
   }
+  if (thread == 0) {
+    __pipeline_memcpy_async(&shared.good_count, a.good_counts + row, sizeof(int64_t));
+  }
+  __pipeline_commit();
 }
+PKV_DEVICE void await_value_sums() { __pipeline_wait_prior(0); }
 
 // kCount neighbouring elements as they lie in a slot: f32 (kIsWide) or 16 bits.
 template <int kCount, bool kIsWide>
@@ -166,13 +190,28 @@ struct RawRun {
   static constexpr int kWords = kIsWide ? kCount : kCount / 2;
   uint32_t word[kWords];
 
-  PKV_DEVICE void load(const unsigned char* from) {
+  PKV_DEVICE void load(const std::byte* from) {
     constexpr int kAtOnce = kWords < 4 ? kWords : 4;
+    if (!is_aligned(from, 4 * kAtOnce)) {
+      load_elements(from);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kWords; i += kAtOnce) {
       const auto words = load_words<kAtOnce>(from + 4 * i);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) word[i + j] = words.word[j];
+    }
+  }
+  PKV_DEVICE void load_elements(const std::byte* from) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (kIsWide) {
+        word[i] = load_words<1>(from + 4 * i).word[0];
+      } else {
+        const auto* halves = reinterpret_cast<const uint16_t*>(from) + 2 * i;
+        word[i] = halves[0] | uint32_t{halves[1]} << 16;
+      }
     }
   }
   PKV_DEVICE void clear() {
@@ -234,10 +273,10 @@ struct WarpAttention {
     }
   }
 
-  // The warp's tokens of those in `count` slots: every kFusedWarps-th. `places`: NULL, or negative
-  // for those to leave out.
+  // The warp's of `count` tokens, every kFusedWarps-th: in slots, or (NULL) dense ones where they
+  // lie. `places`: NULL, or negative for those to leave out.
   PKV_DEVICE void attend(const FusedArgs& a, const unsigned char* slots, int32_t count,
-                         const int32_t* places) {
+                         const int32_t* places, const FusedShared<kDim>& shared) {
     constexpr int kAhead = 2;
     constexpr int kSize = kIsWide ? 4 : 2;
     const int offset = LaneGroup<32>::rank() * kElements * kSize;
@@ -254,9 +293,15 @@ struct WarpAttention {
         keys[u].clear();
         values[u].clear();
         if (!is_there[u]) continue;
-        const unsigned char* slot = slots + t * a.arena.row_bytes + offset;
-        keys[u].load(slot);
-        if (has_values) values[u].load(slot + a.key_bytes);
+        TokenPlace token{};
+        if (slots != nullptr) {
+          token.keys = reinterpret_cast<const std::byte*>(slots + t * a.arena.row_bytes);
+          token.values = token.keys + a.key_bytes;
+        } else {
+          token = dense_token(a, t, shared);
+        }
+        keys[u].load(token.keys + offset);
+        if (has_values) values[u].load(token.values + offset);
       }
       float logits[kAhead][kHeadsAtOnce];
 #pragma unroll

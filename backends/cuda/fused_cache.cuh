@@ -91,9 +91,10 @@ class WarpCacheSet {
 // The block's sets after this step, and lines for rows that they lack, to the team. All threads;
 // the row's hits are settled.
 template <int kDim>
-PKV_APART void claim_lines(const FusedArgs& a, const Team team, const uint64_t* tags,
-                           const HitRoom hits, FusedShared<kDim>& shared) {
+PKV_APART void claim_lines(const FusedArgs& a, const uint64_t* tags, const HitRoom hits) {
   using Group = LaneGroup<32>;
+  FusedShared<kDim>& shared = fused_shared<kDim>();
+  const Team& team = shared.team;
   const RowCacheRow row = cache_row(a, shared.at);
   const HitRange range = shared.hits;
   if (team.rank == 0 && thread_index() == 0) {
@@ -147,9 +148,10 @@ PKV_APART void claim_lines(const FusedArgs& a, const Team team, const uint64_t* 
 // Rows that the block fetched, to the lines that they were given: from their slots (NULL: they are
 // no longer there), or from where they come from. All threads, after claim_lines.
 template <int kDim>
-PKV_APART void keep_rows(const FusedArgs& a, const Team team, const HitRoom hits,
-                         const unsigned char* slots, FusedShared<kDim>& shared) {
+PKV_APART void keep_rows(const FusedArgs& a, const HitRoom hits, const unsigned char* slots) {
   using Group = LaneGroup<32>;
+  FusedShared<kDim>& shared = fused_shared<kDim>();
+  const Team& team = shared.team;
   const BlockRow& at = shared.at;
   const RowCacheRow row = cache_row(a, at);
   const HitRange range = shared.hits;

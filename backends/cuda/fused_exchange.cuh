@@ -5,32 +5,9 @@
 // first word is posted: the scan lies in between.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "backends/cuda/fused_shared.cuh"
 
 namespace pkv::cuda {
-
-inline constexpr int kTagShift = 48;
-inline constexpr int kTagsPerRow = 16;  // histograms of one row at most
-
-// A block's view of its team.
-struct Team {
-  uint64_t* words;  // of the team's first block
-  uint64_t* ties;
-  uint64_t* hits;
-  uint64_t* claims;
-  int32_t block_words;
-  int32_t size;
-  int32_t rank;
-  uint32_t round;  // of rows that the team has served
-
-  PKV_DEVICE uint64_t tag() const { return uint64_t{round + 1} << kTagShift; }
-  PKV_DEVICE uint64_t* own(int offset) const { return words + rank * block_words + offset; }
-  PKV_DEVICE const uint64_t* of(int block, int offset) const {
-    return words + block * block_words + offset;
-  }
-};
 
 PKV_DEVICE uint64_t payload(uint64_t word) { return word & ((uint64_t{1} << kTagShift) - 1); }
 
@@ -62,23 +39,24 @@ PKV_DEVICE float await_float(const uint64_t* at, uint64_t tag) {
   return std::bit_cast<float>(static_cast<uint32_t>(await(at, tag)));
 }
 
-// The same word of every block of the team, with its tag, all loads under way at once; the bare tag
-// of blocks that there are not.
-PKV_DEVICE void await_team(const Team& team, int offset, uint64_t tag,
-                           uint64_t (&out)[kFusedTeam]) {
+// The same word of `kCount` blocks of the team, from `first` on, with its tag, all loads under way
+// at once; the bare tag of blocks that there are not.
+template <int kCount>
+PKV_DEVICE void await_team(const Team& team, int first, int offset, uint64_t tag,
+                           uint64_t (&out)[kCount]) {
+  const int32_t there = team.size - first;
+  const int32_t step = team.block_words;
   uint32_t difference = 0;
   do {
     difference = 0;
-    const uint64_t* from = team.words + offset;
+    const uint64_t* from = team.of(first, offset);
 #pragma unroll
-    for (int c = 0; c < kFusedTeam; ++c) {
-      out[c] = c < team.size ? read_word(from) : tag;
-      from += team.block_words;
+    for (int c = 0; c < kCount; ++c) {
+      out[c] = c < there ? read_word(from) : tag;
+      from += step;
     }
 #pragma unroll
-    for (int c = 0; c < kFusedTeam; ++c) {
-      difference |= static_cast<uint32_t>((out[c] ^ tag) >> 32);
-    }
+    for (int c = 0; c < kCount; ++c) difference |= static_cast<uint32_t>((out[c] ^ tag) >> 32);
   } while (difference >> (kTagShift - 32) != 0);
 }
 
@@ -136,8 +114,10 @@ struct PackedCounts {
 // Counts of the bins of shared.histogram, first bins first, from all blocks; what the wanted-th
 // lies in becomes shared.cut, and the histogram is empty again. kPacked counts to a word. 0: there
 // are fewer; -1: a count did not fit. All threads, alike.
-template <int kPacked>
-PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wanted) {
+template <int kPacked, int kDim>
+PKV_APART int exchange_histogram(uint32_t wanted) {
+  const Team& team = fused_shared<kDim>().team;
+  FusedScan& shared = fused_shared<kDim>().scan;
   using Counts = PackedCounts<kPacked>;
   constexpr int kReaders = 128;
   constexpr int kBins = kPacked == 4 ? kWindowBins : 256;
@@ -154,6 +134,7 @@ PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wa
   Counts prior[kWordsPer] = {};
   uint32_t sum = 0;
   uint32_t prior_sum = 0;
+  bool is_over = false;
   if (t < kReaders) {
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
@@ -168,7 +149,7 @@ PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wa
 #pragma unroll
     for (int word = 0; word < kWordsPer; ++word) {
       uint64_t words[kFusedTeam];
-      await_team(team, offset + word, tag, words);
+      await_team(team, 0, offset + word, tag, words);
 #pragma unroll
       for (int c = 0; c < kFusedTeam; ++c) {
         all[word].add(words[c], true);
@@ -181,19 +162,15 @@ PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wa
       sum += all[i / kPacked].count(i % kPacked);
       prior_sum += prior[i / kPacked].count(i % kPacked);
     }
-    const bool is_over = kPacked != 1 && Group::any((flags & Counts::kOverflow) != 0);
+    is_over = kPacked != 1 && (flags & Counts::kOverflow) != 0;
     const uint64_t mine = uint64_t{sum} << 32 | prior_sum;
     const uint64_t in_warp = Group::sum_before(mine);
-    if (Group::rank() == 31) {
-      shared.sums[Group::index()] = in_warp + mine;
-      shared.overflows[Group::index()] = is_over ? 1 : 0;
-    }
+    if (Group::rank() == 31) shared.sums[Group::index()] = in_warp + mine;
     sum = static_cast<uint32_t>(in_warp >> 32);  // from here on: what lies before
     prior_sum = static_cast<uint32_t>(in_warp);
   }
-  sync_block();
+  const int overflows = __syncthreads_or(is_over ? 1 : 0);
   uint64_t total = 0;
-  uint32_t overflows = 0;
 #pragma unroll
   for (int warp = 0; warp < kReaders / 32; ++warp) {
     if (warp < Group::index()) {
@@ -201,7 +178,6 @@ PKV_APART int exchange_histogram(const Team team, FusedScan& shared, uint32_t wa
       prior_sum += static_cast<uint32_t>(shared.sums[warp]);
     }
     total += shared.sums[warp];
-    overflows |= shared.overflows[warp];
   }
   if (t == 0) {
     shared.exchanges = number + 1;

@@ -67,14 +67,14 @@ PKV_DEVICE void find_hit(const Entries& e, const HitRoom& room, int32_t i,
 
 // Exactly the wanted ones, by four histograms of order keys and by position.
 template <int kDim>
-PKV_APART HitRange find_exact_hits(const Entries e, const Team team, const HitRoom room,
-                                   int32_t wanted, FusedShared<kDim>& shared) {
+PKV_APART HitRange find_exact_hits(const Entries e, const HitRoom room, int32_t wanted,
+                                   FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   DigitSum digits;
   digits.wanted = static_cast<uint32_t>(wanted);
 #pragma unroll 1
   for (int shift = 24; shift >= 0; shift -= 8) {
-    digits.next(team, shared.scan, [&] {
+    digits.next<kDim>(shared.scan, [&] {
 #pragma unroll 1
       for (int32_t i = thread_index(); i < e.count; i += kFusedThreads) {
         if (e.list[i] == kGone) continue;
@@ -119,9 +119,8 @@ PKV_APART HitRange find_exact_hits(const Entries e, const Team team, const HitRo
 // Finds the block's entries that may be hits, in order, and shared.hits. All threads, after
 // score_entries.
 template <int kDim>
-PKV_DEVICE void find_hits(const FusedArgs& a, const Team& team, const Selection& selection,
-                          const Entries& e, const HitRoom& room, float bound,
-                          FusedShared<kDim>& shared) {
+PKV_DEVICE void find_hits(const FusedArgs& a, const Selection& selection, const Entries& e,
+                          const HitRoom& room, float bound, FusedShared<kDim>& shared) {
   HitRange range{};
   range.wanted = a.k < selection.count ? a.k : selection.count;
   if (thread_index() == 0) shared.own_hits = 0;
@@ -141,7 +140,7 @@ PKV_DEVICE void find_hits(const FusedArgs& a, const Team& team, const Selection&
   } else {
     int found = 0;
     if (a.rank == PKV_RANK_GROUP) {
-      found = exchange_histogram<4>(team, shared.scan, static_cast<uint32_t>(range.wanted));
+      found = exchange_histogram<4, kDim>(static_cast<uint32_t>(range.wanted));
     } else {
       sync_block();
     }
@@ -157,7 +156,7 @@ PKV_DEVICE void find_hits(const FusedArgs& a, const Team& team, const Selection&
         }
       }
     } else {
-      range = find_exact_hits(e, team, room, range.wanted, shared);
+      range = find_exact_hits(e, room, range.wanted, shared);
     }
   }
   sync_block();

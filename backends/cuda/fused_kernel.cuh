@@ -10,6 +10,8 @@
 //   rows' attention; exchange: partial outputs
 #pragma once
 
+#include <cooperative_groups.h>
+
 #include "backends/cuda/fused_output.cuh"
 #include "backends/cuda/fused_query.cuh"
 
@@ -85,12 +87,11 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
                            FusedShared<kDim>& shared) {
   auto* room = reinterpret_cast<float*>(arena + a.arena.join);
   const auto* tags = reinterpret_cast<const uint64_t*>(arena + a.arena.tags);
-  // Dense tokens come first in the slots: all of them, or as many as half of the slots at a time.
   const auto dense = static_cast<int32_t>(at.dense.end - at.dense.begin);
-  const bool is_all_dense = dense == at.dense_slots;
-  const int32_t dense_most = is_all_dense ? dense : a.arena.row_slots / 2;
-  const int32_t rows_most = a.arena.row_slots - dense_most;
-  unsigned char* row_slots = arena + dense_most * a.arena.row_bytes;
+  // Dense tokens that wait in slots are the first there.
+  const int32_t rows_most = a.arena.row_slots - at.dense_slots;
+  unsigned char* row_slots = arena + at.dense_slots * a.arena.row_bytes;
+  const bool has_cache = shared.has_cache != 0;
   if (range.own > 0) {
     const int32_t count = range.own < rows_most ? range.own : rows_most;
     request_rows(a, at, e, hits, 0, count, row_slots, tags, shared);
@@ -110,96 +111,94 @@ PKV_DEVICE void attend_row(const FusedArgs& a, const BlockRow& at, const Team& t
         PKV_MARK(a, 10);
       }
       const int32_t all = is_rows ? range.own : dense;
-      const int32_t most = is_rows ? rows_most : dense_most;
-      unsigned char* slots = is_rows ? row_slots : arena;
-      // Tokens stay in their slots for the next heads where there is room for all.
-      const bool stays = is_rows ? range.own <= rows_most : is_all_dense;
+      const int32_t most = is_rows ? rows_most : dense;
+      const unsigned char* slots = is_rows ? row_slots : (at.dense_slots > 0 ? arena : nullptr);
+      if (!is_rows && first == 0 && at.dense_slots > 0) {
+        await_phase(&shared.dense_barrier, kDenseParity, parity);
+      }
 #pragma unroll 1
       for (int32_t begin = 0; begin < all; begin += most) {
         const int32_t left = all - begin;
         const int32_t count = left < most ? left : most;
-        const bool is_here = stays || (is_rows && begin == 0 && first == 0);
-        if (!is_here) {
-          request_batch(a, e, hits, is_rows, begin, begin + count, slots, tags, shared);
+        // Rows stay in their slots for the next heads where there is room for all.
+        const bool is_requested = begin == 0 && first == 0;
+        const bool stays = all <= most;
+        if (is_rows && !is_requested && !stays) {
+          request_batch(a, e, hits, begin, begin + count, row_slots, tags, shared);
         }
-        if (!is_here || first == 0) {
-          await_phase(is_rows ? &shared.row_barrier : &shared.dense_barrier,
-                      is_rows ? kRowParity : kDenseParity, parity);
+        if (is_rows && (is_requested || !stays)) {
+          await_phase(&shared.row_barrier, kRowParity, parity);
         }
-        attention.attend(a, slots, count, is_rows ? hits.place() + begin : nullptr);
+        attention.attend(a, slots, count, is_rows ? hits.place() + begin : nullptr, shared);
       }
     }
     if (first == 0) {
       PKV_MARK(a, 11);
-      if (a.tail == PKV_TAIL_SAMPLED) await_tail(a, team, shared);
+      if (a.tail == PKV_TAIL_SAMPLED) await_tail(a, shared);
     }
     post_partial(a, at, team, attention, first, room, shared);
   }
   PKV_MARK(a, 12);
-  const bool has_cache = shared.has_cache != 0;
-  if (has_cache) claim_lines(a, team, tags, hits, shared);
+  if (has_cache) claim_lines<kDim>(a, tags, hits);
   write_outputs(a, at, team);
   if (has_cache) {
-    keep_rows(a, team, hits, range.own <= rows_most ? row_slots : nullptr, shared);
+    keep_rows<kDim>(a, hits, range.own <= rows_most ? row_slots : nullptr);
   }
 }
 
-// Who does what until the scan: warps 1 .. G the heads, the last one their sum, those before it the
-// row; the rest dense tokens and the mean. Warp 0 has the grid's barrier.
-inline constexpr int kVoteWarp = kFusedWarps - 1;
-inline constexpr int kKeysWarp = kFusedWarps - 2;
-inline constexpr int kDenseWarp = kFusedWarps - 3;
-inline constexpr int kSamplesWarp = kFusedWarps - 4;
-inline constexpr int kIdleThread = 32 * (kFusedHeads + 1);
-inline constexpr int kIdleThreads = 32 * kVoteWarp - kIdleThread;
+// Who does what until the scan. First warps 1 .. G the heads, the last one their sum, those before
+// it the row; then the same warps the heads, the last ones the vote, and those between copies. Warp
+// 0 has the grid's barrier.
+inline constexpr int kSumWarp = kFusedWarps - 1;
+inline constexpr int kFirstRowWarp = kSumWarp - 3;  // one for each RowPart
+inline constexpr int kFirstVoteWarp = kFusedWarps - kVoteWarps;
+static_assert(kFirstVoteWarp > kFusedHeads + 1);
 
 template <int kDim, int kTiles, bool kIsWide>
-PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
+PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, int32_t rank,
                           cooperative_groups::grid_group::arrival_token* token, uint32_t& parity,
                           unsigned char* arena, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const BlockRow& at = shared.at;
+  const Team& team = shared.team;
   const int warp = Group::index();
-  const int idle = thread_index() - kIdleThread;
-  const bool is_idle = idle >= 0 && idle < kIdleThreads;  // in the second half
-  if (warp == kVoteWarp || (warp >= 1 && warp <= a.group)) {
+  // Of those that copy: number, and how many they are.
+  const int copier = warp - 1 - a.group;
+  const int copiers = kFirstVoteWarp - 1 - a.group;
+  const bool is_copier = copier >= 0 && copier < copiers;
+  // One thread waits there for the clears to be seen, in the warp that has nothing else to do.
+  if (token != nullptr) *token = cooperative_groups::this_grid().barrier_arrive();
+  if (warp == kSumWarp || (warp >= 1 && warp <= a.group)) {
     prepare_vector(a, short_row_index(row, a.codec.geometry.kv_heads),
-                   warp == kVoteWarp ? a.group : warp - 1, shared);
-  } else if (warp == kKeysWarp) {
-    find_keys(a, row, team.rank, shared);
-  } else if (warp == kSamplesWarp) {
-    find_samples(a, row, team.rank, shared);
-  } else if (warp == kDenseWarp) {
-    find_dense(a, row, team.rank, shared);
-  } else if (warp > kFusedHeads) {
+                   warp == kSumWarp ? a.group : warp - 1, shared);
+  } else if (warp >= kFirstRowWarp) {
+    find_row_part(a, row, rank, static_cast<RowPart>(warp - kFirstRowWarp), shared);
+  } else if (is_copier) {
 #pragma unroll 1
-    for (int i = idle; i < kWindowBins; i += 32 * kSamplesWarp - kIdleThread) {
+    for (int i = 32 * copier + Group::rank(); i < kWindowBins; i += 32 * copiers) {
       shared.scan.histogram[i] = 0;
     }
-  }
-  if (token != nullptr) {
-    *token = cooperative_groups::this_grid().barrier_arrive();
   }
   sync_block();
   VoteSample<kDim> sample;
   sample.load(a, at);
-  const bool is_early = a.arena.is_early != 0 && at.dense_slots > 0;
+  const bool is_early = at.dense_slots > 0;
   if (warp >= 1 && warp <= a.group) {
     prepare_scalar_head(kDim, kDim / 32, a.codec.key_plan.gain, shared.rotated[warp - 1],
                         shared.words[warp - 1], &shared.terms[warp - 1]);
-  } else if (warp == kVoteWarp) {
-    prepare_vote(a, shared);
-  } else if (is_idle) {
-    if (warp == kKeysWarp) find_cache(a, shared);
-    load_tags(a, reinterpret_cast<uint64_t*>(arena + a.arena.tags), idle, kIdleThreads, shared);
-    if (is_early) request_dense(a, 0, at.dense_slots, arena, idle, kIdleThreads, shared);
-    if (a.tail != PKV_TAIL_DROP) load_mean(a, kIdleThreads - 1 - idle, kIdleThreads, shared);
+  } else if (warp >= kFirstVoteWarp) {
+    prepare_vote(a, warp - kFirstVoteWarp, shared);
+  } else if (is_copier) {
+    const int thread = 32 * copier + Group::rank();
+    if (copier == 0) find_cache(a, shared);
+    if (is_early) request_dense(a, arena, copier, copiers, shared);
+    load_tags(a, reinterpret_cast<uint64_t*>(arena + a.arena.tags), thread, 32 * copiers, shared);
+    if (a.tail != PKV_TAIL_DROP) request_value_sums(a, thread, 32 * copiers, shared);
   }
   sync_block();
-  if (is_early && idle == 0) arrive_barrier(&shared.dense_barrier);
+  if (is_early && thread_index() == 0) arrive_barrier(&shared.dense_barrier);
   PKV_MARK(a, 1);
-  const VoteQuery<kDim> query(shared);
-  sample.sum(query, shared);
+  sample.sum(VoteQuery<kDim>(shared), shared);
   sync_block();
   const KeyScale scale = key_scale(shared);
   if (thread_index() == 0) shared.scale = scale;
@@ -210,34 +209,33 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   if (is_bad) {
     // Nothing is a candidate.
   } else if (scale.window != 0) {
-    scan_keys<true>(a, at, query, scale, keys, shared.scan.histogram);
+    scan_keys<true, kDim>(a.store.layout.factors, keys, scale);
   } else {
-    scan_widely(a, at, keys, shared);
+    scan_keys<false, kDim>(a.store.layout.factors, keys, scale);
   }
+  if (is_copier) await_value_sums();
   PKV_MARK(a, 3);
   if (token != nullptr) cooperative_groups::this_grid().barrier_wait(std::move(*token));
   if (is_bad) {
     if (is_early) await_phase(&shared.dense_barrier, kDenseParity, parity);
-    write_bad_row<kDim>(a, at, team.rank, shared.has_cache != 0);
+    write_bad_row<kDim>(a, at, rank, shared.has_cache != 0);
     return;
   }
-  const Selection found = select_keys(a, at, team, keys, shared);
+  const Selection found = select_keys(a, at, keys, shared);
   PKV_MARK(a, 4);
   list_entries(a, at, team, found, keys, arena, shared);
   const Selection& selection = shared.selection;
   const Entries& e = shared.entries;
-  if (at.dense_slots > 0 && !is_early) {
-    request_dense_now(a, 0, at.dense_slots, arena, shared);
-  }
+  if (!is_early) prefetch_dense(a, shared);
   PKV_MARK(a, 5);
-  estimate_entries<kDim, kTiles>(a, at, e, shared);
+  estimate_entries<kDim, kTiles>(a.store.layout.records, a.group, a.logit);
   PKV_MARK(a, 6);
   settle_ties(team, selection, e, shared);
   exchange_sums(a, at, team, selection, e, shared);
   const float bound = score_bound(a, shared);
   score_entries<kDim, kTiles>(a, e, bound, shared);
   const HitRoom hits = {reinterpret_cast<int32_t*>(arena + a.arena.hits), a.mailbox.hit_capacity};
-  find_hits(a, team, selection, e, hits, bound, shared);
+  find_hits(a, selection, e, hits, bound, shared);
   const HitRange& range = shared.hits;
   post_hits(at, team, e, hits, range);
   PKV_MARK(a, 7);
@@ -250,40 +248,33 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, const Team& team,
   PKV_MARK(a, 13);
 }
 
-// Block: its part of a row, then of the next one of its team.
+// Blocks along x: a team; along y: teams. Each block has its part of a row, then of the next one of
+// its team.
 template <int kDim, int kTiles, bool kIsWide>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_step(const __grid_constant__ FusedArgs a) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
-  PKV_DYNAMIC_SHARED(memory);
-  auto& shared = *reinterpret_cast<FusedShared<kDim>*>(memory);
-  unsigned char* arena = memory + gpu::round_up(sizeof(FusedShared<kDim>), 128);
+  auto& shared = fused_shared<kDim>();
+  unsigned char* arena =
+      reinterpret_cast<unsigned char*>(&shared) + gpu::round_up(sizeof(FusedShared<kDim>), 128);
   PKV_MARK(a, 0);
   if (thread_index() == 0) {
     init_barrier(&shared.row_barrier);
     init_barrier(&shared.dense_barrier);
   }
-  const auto size = static_cast<unsigned>(a.team);
-  const unsigned teams = grid_x() / size;
-  const unsigned number = block_x() / size;
-  Team team{};
-  team.size = a.team;
-  team.rank = static_cast<int32_t>(block_x() - number * size);
-  team.block_words = a.mailbox.block_words;
-  team.words = a.mailbox.words + int64_t{number} * a.team * a.mailbox.block_words;
-  team.ties = a.mailbox.lists + int64_t{number} * a.mailbox.list_words;
-  team.hits = team.ties + kMaxTies;
-  team.claims = team.hits + 2 * a.mailbox.hit_capacity;
+  const auto rank = static_cast<int32_t>(block_x());
+  const Team team(a.mailbox, a.team, block_y(), rank);
   clear_mailbox(a.mailbox, team);
+  if (thread_index() == 0) shared.team = team;
   uint32_t parity = 0;
   cooperative_groups::grid_group::arrival_token token;
   auto* cleared = &token;  // the grid's barrier behind the clears, until it is passed
 #pragma unroll 1
-  for (int64_t row = number; row < a.rows; row += teams) {
-    fused_row<kDim, kTiles, kIsWide>(a, row, team, cleared, parity, arena, shared);
+  for (int64_t row = block_y(); row < a.rows; row += grid_y()) {
+    fused_row<kDim, kTiles, kIsWide>(a, row, rank, cleared, parity, arena, shared);
     cleared = nullptr;
-    ++team.round;
     sync_block();
+    if (thread_index() == 0) ++shared.team.round;
   }
 #endif
 }

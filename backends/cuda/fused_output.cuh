@@ -60,7 +60,7 @@ PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team&
     }
     if (rest != minus_infinity()) {
       const float weight = exp_below(rest, most);
-      sum = fmadd(weight * (1.0F - tail.trust), shared.mean[j], sum);
+      sum = fmadd(weight * (1.0F - tail.trust), shared.mean(j), sum);
       if (tail.trust > 0.0F) {
         const float* mu_v =
             a.codec.value_row(a.codec.params.value_center, a.codec.set(at.entry), at.head);
@@ -76,18 +76,19 @@ PKV_DEVICE void post_partial(const FusedArgs& a, const BlockRow& at, const Team&
   }
 }
 
-// The block's share of the outputs, each by a group of lanes that has a block's part in each lane.
-// All threads.
+// The block's share of the outputs. kFusedTeam lanes have an output, each a block's part of it; a
+// warp stays together. All threads.
 PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team& team) {
-  using Lanes = LaneGroup<kFusedTeam>;
+  using Group = LaneGroup<32>;
+  constexpr int kAtOnce = kFusedThreads / kFusedTeam;
   const int32_t dv = a.codec.geometry.value_dim;
   const Share share = share_of(a.group * dv, team.rank, team.size);
   const uint64_t tag = team.tag();
-  const int c = Lanes::rank();
+  const int c = thread_index() % kFusedTeam;
   const auto end = static_cast<int32_t>(share.end);
 #pragma unroll 1
-  for (auto base = static_cast<int32_t>(share.begin); base < end; base += Lanes::count()) {
-    const int32_t output = base + Lanes::index();
+  for (auto base = static_cast<int32_t>(share.begin); base < end; base += kAtOnce) {
+    const int32_t output = base + thread_index() / kFusedTeam;
     const uint32_t g = static_cast<uint32_t>(output) / static_cast<uint32_t>(dv);
     const int32_t j = output - static_cast<int32_t>(g) * dv;
     float value = 0.0F;
@@ -101,16 +102,26 @@ PKV_DEVICE void write_outputs(const FusedArgs& a, const BlockRow& at, const Team
       sum = std::bit_cast<float>(static_cast<uint32_t>(stats[1]));
       value = await_float(from + 2 + j, tag);
     }
-    const float most = Lanes::max(max);
+    __syncwarp();  // lanes come at different times
+    float most = max;
+#pragma unroll
+    for (int bits = 1; bits < kFusedTeam; bits *= 2) {
+      most = larger(most, Group::shuffle_xor(most, bits));
+    }
     const float factor = exp_below(max, most);
-    const float total = Lanes::sum(sum * factor);
-    const float out = Lanes::sum(value * factor);
+    sum *= factor;
+    value *= factor;
+#pragma unroll
+    for (int bits = 1; bits < kFusedTeam; bits *= 2) {
+      sum += Group::shuffle_xor(sum, bits);
+      value += Group::shuffle_xor(value, bits);
+    }
     if (output >= end || c != 0) continue;
     const int64_t query_head = int64_t{at.head} * a.group + g;
     store_element(a.output.dtype, a.output.row(at.entry, query_head), j,
-                  total == 0.0F ? 0.0F : out / total);
+                  sum == 0.0F ? 0.0F : value / sum);
     if (j == 0 && a.lse != nullptr) {
-      a.lse[at.row * a.group + g] = total == 0.0F ? minus_infinity() : most + flog(total);
+      a.lse[at.row * a.group + g] = sum == 0.0F ? minus_infinity() : most + flog(sum);
     }
   }
 }

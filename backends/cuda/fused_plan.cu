@@ -347,7 +347,8 @@ gpuError_t launch_fused(const pkv_step_args& args, int ordinal, void* scratch, g
   f.marks = marks();
 #endif
   LaunchShape shape;
-  shape.grid_x = static_cast<unsigned>(grid.teams * grid.team);
+  shape.grid_x = static_cast<unsigned>(grid.team);
+  shape.grid_y = static_cast<unsigned>(grid.teams);
   shape.threads = kFusedThreads;
   shape.dynamic_bytes = shared_bytes(d) + f.arena.bytes;
   shape.is_cooperative = true;

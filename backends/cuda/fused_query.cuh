@@ -90,11 +90,9 @@ PKV_DEVICE void prepare_vector(const FusedArgs& a, const RowIndex& at, int32_t g
   const float* center = a.codec.key_row(a.codec.params.center, set, at.head);
   Vector r;
   Vector mu;
-  Vector signs;
   Vector v;
   r.set([&](int, int j) { return inv_balance[j]; });
   mu.set([&](int, int j) { return center[j]; });
-  signs.set([&](int, int j) { return a.codec.params.signs_1[j]; });
   if (!is_sum) {
     v.load(a.queries.dtype, a.queries.row(at.entry, first + g));
     v.set([&](int k, int j) { return shared.raw[g][j] = v.x[k]; });
@@ -108,12 +106,15 @@ PKV_DEVICE void prepare_vector(const FusedArgs& a, const RowIndex& at, int32_t g
     }
   }
   const float bias = Vector::fold([&](int k) { return fmul_rn(v.x[k], mu.x[k]); });
-  v.set([&](int k, int) { return fmul_rn(signs.x[k], fmul_rn(v.x[k], r.x[k])); });
-  v.transform();
-  if (a.codec.key_plan.rounds == 2) {
-    const float* signs_2 = a.codec.params.signs_2;
-    v.set([&](int k, int j) { return fmul_rn(signs_2[j], v.x[k]); });
+  v.set([&](int k, int) { return fmul_rn(v.x[k], r.x[k]); });
+  const float* signs = a.codec.params.signs_1;
+#pragma unroll 1
+  for (int round = 0; round < a.codec.key_plan.rounds; ++round) {
+    v.set([&](int k, int j) { return fmul_rn(signs[j], v.x[k]); });
     v.transform();
+    signs = a.codec.params.signs_2;
+  }
+  if (a.codec.key_plan.rounds == 2) {
     v.set([&](int k, int) { return fmul_rn(v.x[k], a.codec.key_plan.block_scale); });
   }
   const bool is_good = is_finite(Vector::fold([&](int k) { return fmul_rn(v.x[k], v.x[k]); }));
@@ -124,15 +125,15 @@ PKV_DEVICE void prepare_vector(const FusedArgs& a, const RowIndex& at, int32_t g
   shared.bad_vectors[g] = is_good ? 0 : 1;
 }
 
-// 4.2, by one warp: z, its bit planes, and where the window of votes may begin; 4.4.
+// 4.2, by warp `part` of kVoteWarps: its elements of z, their bit planes; 4.4.
 template <int kDim>
-PKV_DEVICE void prepare_vote(const FusedArgs& a, FusedShared<kDim>& shared) {
+PKV_DEVICE void prepare_vote(const FusedArgs& a, int part, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
   const float* y = shared.rotated[kFusedHeads];
   const float A = largest_subspace(y, kDim / 8);
   int32_t sum = 0;
 #pragma unroll 1
-  for (int i = 0; i < kDim / 32; ++i) {
+  for (int i = part; i < kDim / 32; i += kVoteWarps) {
     const int32_t z = graded_integer(y[32 * i + Group::rank()], A);
     sum += z;
 #pragma unroll
@@ -142,11 +143,11 @@ PKV_DEVICE void prepare_vote(const FusedArgs& a, FusedShared<kDim>& shared) {
     }
   }
   sum = Group::sum(sum);
+  if (Group::rank() == 0) shared.z_sums[part] = sum;
+  if (part != 0) return;
   const bool is_bad = Group::rank() <= a.group && shared.bad_vectors[Group::rank()] != 0;
   const bool any_bad = Group::any(is_bad);
-  if (Group::rank() != 0) return;
-  shared.z_sum = sum;
-  shared.bad = any_bad ? 1 : 0;
+  if (Group::rank() == 0) shared.bad = any_bad ? 1 : 0;
 }
 
 }  // namespace pkv::cuda

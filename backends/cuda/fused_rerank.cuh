@@ -68,7 +68,6 @@ PKV_DEVICE void list_entries(const FusedArgs& a, const BlockRow& at, const Team&
     shared.selection = selection;
     shared.entries = e;
     shared.own_ties = own_ties;
-    shared.own_chosen = 0;
     shared.dropped_count = 0;
   }
   sync_block();  // the list is written, keys are read
@@ -88,6 +87,30 @@ PKV_DEVICE void multiply_bytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Where the record and the signs of a key lie.
+template <int kDim>
+struct RecordPlace {
+  const std::byte* record;
+  const std::byte* signs;
+
+  // `area`: of records in Layout; positions are below 2^31.
+  PKV_DEVICE RecordPlace(int64_t area, const format::StoreRow& records, int64_t position) {
+    const auto at = static_cast<uint32_t>(position);
+    const std::byte* piece = records.piece(at);
+    const uint64_t local = at & static_cast<uint32_t>(records.mask);
+    record = piece + area + local * (kDim / gpu::kChunkDims * gpu::kChunkBytes);
+    signs = piece + local * (kDim / 8);
+  }
+  // Into L2.
+  PKV_DEVICE void prefetch() const {
+#pragma unroll
+    for (int i = 0; i < kDim / gpu::kChunkDims * gpu::kChunkBytes; i += kSector) {
+      prefetch_sector(record + i);
+    }
+    prefetch_sector(signs);
+  }
+};
+
 // One key's part of a lane: chunks t, t + 4.
 template <int kDim>
 struct KeyChunks {
@@ -96,17 +119,16 @@ struct KeyChunks {
   Words<4> codes[kRounds];
   uint32_t signs[kRounds];
 
-  PKV_DEVICE void load(const FusedArgs& a, const BlockRow& at, int64_t position, bool is_there) {
+  PKV_DEVICE void load(const RecordPlace<kDim>& place, bool is_there) {
     const int t = LaneGroup<32>::rank() % 4;
-    const KeySlot slot = key_slot(a.store, at.records, position);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int chunk = t + 4 * round;
       codes[round] = {};
       signs[round] = 0;
       if (!is_there || chunk >= kChunks) continue;
-      codes[round] = load_words<4>(slot.record() + gpu::kChunkBytes * chunk);
-      signs[round] = load_words<1>(slot.signs() + 4 * chunk).word[0];
+      codes[round] = load_words<4>(place.record + gpu::kChunkBytes * chunk);
+      signs[round] = load_words<1>(place.signs + 4 * chunk).word[0];
     }
   }
 };
@@ -163,92 +185,143 @@ struct HeadTile {
   }
 };
 
-// All threads; behind it shared.warp_sums has the candidates' sums but for ties.
+// Entries and samples of a warp that it multiplies at once: a lane has two.
+template <int kDim>
+struct EntryRound {
+  static constexpr int kRows = 16;
+  static constexpr int kStep = kRows * kFusedWarps;  // from a round of a warp to its next
+  KeyChunks<kDim> keys[2];
+  uint32_t words[2];  // of the list
+
+  PKV_DEVICE static int32_t index(int32_t row, int r) {
+    return row + LaneGroup<32>::rank() / 4 + 8 * r;
+  }
+  // Of those from `row` on that exist; the block has one at least.
+  PKV_DEVICE void load(const Entries& e, int64_t area, const format::StoreRow& records,
+                       int64_t begin, int32_t row) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t i = index(row, r);
+      const bool is_there = i < e.count + e.sample_count;
+      words[r] = 0;
+      if (is_there) words[r] = i < e.count ? e.list[i] : e.samples[i - e.count];
+      keys[r].load({area, records, begin + (words[r] & kPlaceMask)}, is_there);
+    }
+  }
+};
+
+// A warp's estimates, and the sums of their exponentials for each of its heads.
 template <int kDim, int kTiles>
-PKV_DEVICE void estimate_entries(const FusedArgs& a, const BlockRow& at, const Entries& e,
-                                 FusedShared<kDim>& shared) {
+class Estimator {
+ public:
   using Group = LaneGroup<32>;
-  using Chunks = KeyChunks<kDim>;
-  constexpr int kRows = 16;
-  const int g = Group::rank() / 4;
-  const int t = Group::rank() % 4;
-  const HeadTile<kDim> tile0(shared, 0, a.group);
-  const HeadTile<kDim> tile1(shared, 4 * (kTiles - 1), a.group);
-  LogSum sums[kTiles];
+  PKV_DEVICE Estimator(const FusedShared<kDim>& shared, int32_t group, ScaledLogit logit)
+      : tile0_(shared, 0, group),
+        tile1_(shared, 4 * (kTiles - 1), group),
+        group_(group),
+        logit_(logit) {
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) sums[i] = LogSum::nothing();
-  const int32_t total = e.count + e.sample_count;
-  constexpr int kStep = kRows * kFusedWarps;
-  Chunks next[2];
-  uint32_t next_words[2];
-  const auto load_next = [&](int32_t first) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t i = first + g + 8 * r;
-      const bool is_there = i < total;
-      next_words[r] = 0;
-      if (is_there) next_words[r] = i < e.count ? e.list[i] : e.samples[i - e.count];
-      next[r].load(a, at, at.begin + (next_words[r] & kPlaceMask), is_there);
-    }
-  };
-  int32_t row = kRows * Group::index();
-  if (row < total) load_next(row);
-    // The next keys' loads are under way while these are multiplied.
-#pragma unroll 1
-  for (; row < total; row += kStep) {
-    Chunks chunks[2];
-    uint32_t words[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      chunks[r] = next[r];
-      words[r] = next_words[r];
-    }
-    if (row + kStep < total) load_next(row + kStep);
+    for (int i = 0; i < kTiles; ++i) sums_[i] = LogSum::nothing();
+  }
+
+  PKV_DEVICE void take(const EntryRound<kDim>& entries, const Entries& e, int32_t row) {
+    using Chunks = KeyChunks<kDim>;
+    const int t = Group::rank() % 4;
     uint32_t y[2][8 * Chunks::kRounds];
     float w[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      const Chunks& chunks = entries.keys[r];
 #pragma unroll
       for (int round = 0; round < Chunks::kRounds; ++round) {
-        decode_scalar<PKV_CODEC_SCALAR4>(chunks[r].codes[round].word, chunks[r].signs[round],
+        decode_scalar<PKV_CODEC_SCALAR4>(chunks.codes[round].word, chunks.signs[round],
                                          y[r] + 8 * round);
         if (t + 4 * round < Chunks::kChunks) continue;
 #pragma unroll
         for (int i = 0; i < 8; ++i) y[r][8 * round + i] = 0;
       }
-      const uint32_t factor = Group::shuffle(chunks[r].codes[0].word[3], Group::rank() & ~3);
+      const uint32_t factor = Group::shuffle(chunks.codes[0].word[3], Group::rank() & ~3);
       w[r] = format::bf16_to_float(static_cast<uint16_t>(factor));
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const HeadTile<kDim>& heads = tile == 0 ? tile0 : tile1;
+      const HeadTile<kDim>& heads = tile == 0 ? tile0_ : tile1_;
       float est[2];
       heads.estimate(y, w, est);
       if (!heads.is_there) continue;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int32_t i = row + g + 8 * r;
+        const int32_t i = entries.index(row, r);
         if (i < e.count) {
-          e.estimates[i * a.group + 4 * tile + t] = est[r];
-          if ((words[r] & kTieFlag) == 0) sums[tile].add(a.logit(est[r]));
-        } else if (i < total) {
+          e.estimates[i * group_ + 4 * tile + t] = est[r];
+          if ((entries.words[r] & kTieFlag) == 0) sums_[tile].add(logit_(est[r]));
+        } else if (i < e.count + e.sample_count) {
           // A bad key's factors are NaN.
-          e.sample_estimates[(i - e.count) * a.group + 4 * tile + t] =
+          e.sample_estimates[(i - e.count) * group_ + 4 * tile + t] =
               w[r] != w[r] ? quiet_nan() : est[r];
         }
       }
     }
   }
+
+  // The warp's sums to shared.warp_sums.
+  PKV_DEVICE void store_sums(FusedShared<kDim>& shared) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-    for (int bits = 4; bits < 32; bits *= 2) {
-      const LogSum other = {Group::shuffle_xor(sums[tile].max, bits),
-                            Group::shuffle_xor(sums[tile].sum, bits)};
-      sums[tile] = both(sums[tile], other);
+      for (int bits = 4; bits < 32; bits *= 2) {
+        const LogSum other = {Group::shuffle_xor(sums_[tile].max, bits),
+                              Group::shuffle_xor(sums_[tile].sum, bits)};
+        sums_[tile] = both(sums_[tile], other);
+      }
+      if (Group::rank() >= 4) continue;
+      shared.warp_sums[Group::index()][4 * tile + Group::rank()] = sums_[tile];
     }
-    if (g == 0) shared.warp_sums[Group::index()][4 * tile + t] = sums[tile];
   }
+
+ private:
+  HeadTile<kDim> tile0_;
+  HeadTile<kDim> tile1_;
+  int32_t group_;
+  ScaledLogit logit_;
+  LogSum sums_[kTiles];
+};
+
+// Estimates of the list's entries and of samples. All threads; behind it shared.warp_sums has the
+// candidates' sums but for ties. `area`: of records in Layout. The next keys' loads are under way
+// while those before are multiplied.
+template <int kDim, int kTiles>
+PKV_APART void estimate_entries(int64_t area, int32_t group, ScaledLogit logit) {
+  using Round = EntryRound<kDim>;
+  FusedShared<kDim>& shared = fused_shared<kDim>();
+  const Entries e = shared.entries;
+  const format::StoreRow records = shared.at.records;
+  const int64_t begin = shared.at.begin;
+  const int32_t total = e.count + e.sample_count;
+  Estimator<kDim, kTiles> estimator(shared, group, logit);
+  if (total > 0) {
+    int32_t row = Round::kRows * LaneGroup<32>::index();
+    int32_t left = (total - row + Round::kStep - 1) / Round::kStep;
+    Round even;
+    Round odd;
+    even.load(e, area, records, begin, row);
+    // All rounds but the first.
+#pragma unroll 1
+    for (int32_t i = Round::kStep + thread_index(); i < e.count; i += kFusedThreads) {
+      RecordPlace<kDim>(area, records, begin + (e.list[i] & kPlaceMask)).prefetch();
+    }
+#pragma unroll 1
+    for (; left > 0; left -= 2) {
+      odd.load(e, area, records, begin, row + Round::kStep);
+      estimator.take(even, e, row);
+      row += Round::kStep;
+      if (left == 1) break;
+      even.load(e, area, records, begin, row + Round::kStep);
+      estimator.take(odd, e, row);
+      row += Round::kStep;
+    }
+  }
+  estimator.store_sums(shared);
   sync_block();
 }
 

@@ -33,7 +33,7 @@ struct KeyRange {
   int64_t begin;
   int32_t length;
 };
-// What the scan reads first goes into L2, by one warp; fused_vote.cuh.
+// What the scan reads first goes into L2, by one thread; fused_scan.cuh.
 template <int kDim>
 PKV_DEVICE void prefetch_scan(const FusedArgs& a, const KeyRange& keys,
                               const format::StoreRow& records);
@@ -58,17 +58,15 @@ PKV_DEVICE KeyRange key_range(const FusedArgs& a, int64_t entry, int32_t rank) {
   return r;
 }
 
-// Three warps find what is the block's of a row, each a part of shared.at: its keys, every lane
-// alike ..
+// What is the block's of a row, by three warps; each finds a part of shared.at.
+enum class RowPart { kSamples, kDense, kKeys };
+
+// Its keys; by one thread.
 template <int kDim>
-PKV_DEVICE void find_keys(const FusedArgs& a, int64_t row, int32_t rank,
-                          FusedShared<kDim>& shared) {
-  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
-  const KeyRange keys = key_range(a, index.entry, rank);
-  const int64_t sequence = a.sequences[index.entry];
+PKV_DEVICE void find_keys(const FusedArgs& a, int64_t row, const RowIndex& index,
+                          const KeyRange& keys, int64_t sequence, FusedShared<kDim>& shared) {
   const format::StoreRow records = a.store.row(sequence, index.head);
-  prefetch_scan<kDim>(a, keys, records);
-  if (LaneGroup<32>::rank() != 0) return;
+  if (keys.length > 0) prefetch_scan<kDim>(a, keys, records);
   BlockRow& at = shared.at;
   at.row = row;
   at.entry = index.entry;
@@ -80,21 +78,21 @@ PKV_DEVICE void find_keys(const FusedArgs& a, int64_t row, int32_t rank,
   at.records = records;
 }
 
-// .. its samples and candidates ..
+// Its samples and candidates; by one thread.
 template <int kDim>
-PKV_DEVICE void find_samples(const FusedArgs& a, int64_t row, int32_t rank,
-                             FusedShared<kDim>& shared) {
-  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
-  const KeyRange keys = key_range(a, index.entry, rank);
+PKV_DEVICE void find_samples(const FusedArgs& a, const KeyRange& keys, FusedShared<kDim>& shared) {
   format::Samples samples = {};
   int32_t first = 0;
   int32_t count = 0;
   if (a.tail_samples > 0) {
     samples = format::samples(a.codec.geometry, keys.n, a.tail_samples);
-    first = sample_from(samples, keys.begin);
-    count = sample_from(samples, keys.begin + keys.length) - first;
+#pragma unroll 1
+    for (int end = 0; end < 2; ++end) {
+      const int32_t i = sample_from(samples, keys.begin + (end != 0 ? keys.length : 0));
+      count = i - first;
+      if (end == 0) first = i;
+    }
   }
-  if (LaneGroup<32>::rank() != 0) return;
   BlockRow& at = shared.at;
   at.samples = samples;
   at.first_sample = first;
@@ -107,18 +105,16 @@ PKV_DEVICE void find_samples(const FusedArgs& a, int64_t row, int32_t rank,
   shared.scan.exchanges = 0;
 }
 
-// .. and its dense tokens: lane p has part p.
+// Its dense tokens; by a warp, whose lane p has part p.
 template <int kDim>
-PKV_DEVICE void find_dense(const FusedArgs& a, int64_t row, int32_t rank,
-                           FusedShared<kDim>& shared) {
+PKV_DEVICE void find_dense(const FusedArgs& a, int64_t row, const RowIndex& index, int32_t rank,
+                           int64_t sequence, FusedShared<kDim>& shared) {
   using Group = LaneGroup<32>;
-  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
   const int p = Group::rank();
   int64_t length = 0;
   if (p < a.part_count) {
     const TokenRun& run = a.runs[p];
     length = run.length(index.entry, row);
-    const int64_t sequence = a.sequences[index.entry];
     DenseRun& dense = shared.dense[p];
     dense.start = run.starts != nullptr ? run.starts[index.entry] : 0;
     dense.keys = run.keys.row(index.entry, sequence, index.head);
@@ -130,7 +126,25 @@ PKV_DEVICE void find_dense(const FusedArgs& a, int64_t row, int32_t rank,
   if (p != 0) return;
   const int64_t own = share.end - share.begin;
   shared.at.dense = share;
-  shared.at.dense_slots = own <= a.arena.row_slots - kLeastRowSlots ? static_cast<int32_t>(own) : 0;
+  const bool is_early = a.arena.is_early != 0 && own <= a.arena.row_slots - kLeastRowSlots;
+  shared.at.dense_slots = is_early ? static_cast<int32_t>(own) : 0;
+}
+
+template <int kDim>
+PKV_DEVICE void find_row_part(const FusedArgs& a, int64_t row, int32_t rank, RowPart part,
+                              FusedShared<kDim>& shared) {
+  const RowIndex index = short_row_index(row, a.codec.geometry.kv_heads);
+  const KeyRange keys = key_range(a, index.entry, rank);
+  const int64_t sequence = a.sequences[index.entry];
+  if (part == RowPart::kDense) {
+    find_dense(a, row, index, rank, sequence, shared);
+  } else if (LaneGroup<32>::rank() != 0) {
+    return;
+  } else if (part == RowPart::kKeys) {
+    find_keys(a, row, index, keys, sequence, shared);
+  } else {
+    find_samples(a, keys, shared);
+  }
 }
 
 }  // namespace pkv::cuda

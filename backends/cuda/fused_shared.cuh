@@ -16,13 +16,20 @@ namespace pkv::cuda {
 // Phase clocks, for tuning: a build with PKV_FUSED_MARKS writes them to FusedArgs::marks.
 inline constexpr int kMarks = 16;
 #if defined(PKV_FUSED_MARKS)
-#define PKV_MARK(args, i)                                                                 \
-  do {                                                                                    \
-    if (thread_index() == 0) (args).marks[int64_t{block_x()} * kMarks + (i)] = clock64(); \
+#define PKV_MARK(args, i)                                              \
+  do {                                                                 \
+    if (thread_index() == 0) {                                         \
+      const int64_t block = int64_t{block_y()} * grid_x() + block_x(); \
+      (args).marks[block * kMarks + (i)] = clock64();                  \
+    }                                                                  \
   } while (false)
 #else
 #define PKV_MARK(args, i) (void)0
 #endif
+
+PKV_DEVICE uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
 // How votes become keys of 16 bits that order like them, within [1, kMostKey]; 0 for a vote that is
 // NaN. With a window: the bits of a float from kWindowShift up, less `base`, so that 512 keys are a
@@ -43,10 +50,40 @@ struct Cut {
   uint32_t team_here;
 };
 
+inline constexpr int kTagShift = 48;
+inline constexpr int kTagsPerRow = 16;  // histograms of one row at most
+
+// A block's view of its team.
+struct Team {
+  uint64_t* words;  // of the team's first block
+  uint64_t* ties;
+  uint64_t* hits;
+  uint64_t* claims;
+  int32_t block_words;
+  int32_t size;
+  int32_t rank;
+  uint32_t round;  // of rows that the team has served
+
+  PKV_DEVICE Team(const Mailbox& box, int32_t blocks, unsigned number, int32_t own)
+      : words(box.words + int64_t{number} * blocks * box.block_words),
+        ties(box.lists + int64_t{number} * box.list_words),
+        hits(ties + kMaxTies),
+        claims(hits + 2 * box.hit_capacity),
+        block_words(box.block_words),
+        size(blocks),
+        rank(own),
+        round(0) {}
+
+  PKV_DEVICE uint64_t tag() const { return uint64_t{round + 1} << kTagShift; }
+  PKV_DEVICE uint64_t* own(int offset) const { return words + rank * block_words + offset; }
+  PKV_DEVICE const uint64_t* of(int block, int offset) const {
+    return words + block * block_words + offset;
+  }
+};
+
 struct FusedScan {
   uint32_t histogram[kWindowBins];
   uint64_t sums[kFusedWarps];
-  uint32_t overflows[4];
   uint32_t exchanges;  // how many histograms the row has passed round
   Cut cut;
   uint32_t total;       // of the last histogram, in all bins
@@ -54,6 +91,7 @@ struct FusedScan {
 };
 
 inline constexpr int kHeadsAtOnce = 4;     // of attention and samples
+inline constexpr int kVoteWarps = 4;       // that prepare the vote
 inline constexpr int kLeastRowSlots = 16;  // for fetched rows beside dense tokens
 
 // What warps join: statistics of heads, and how a warp's values are scaled.
@@ -136,7 +174,7 @@ struct BlockRow {
   int32_t first_sample;  // numbers among the row's samples
   int32_t sample_count;
   Share dense;          // tokens of the dense parts, taken as one run
-  int32_t dense_slots;  // of them that wait in slots from early on: all or none
+  int32_t dense_slots;  // of them that wait in slots: all or none
 };
 
 // A dense part of the row.
@@ -152,6 +190,7 @@ struct FusedShared {
   static constexpr int kChunks = kDim / 32;
   static constexpr int kPlaneWords = kDim / 32;
 
+  Team team;
   BlockRow at;
   DenseRun dense[PKV_MAX_PARTS];
   FusedScan scan;
@@ -159,10 +198,10 @@ struct FusedShared {
   HeadTerms terms[kFusedHeads];
   alignas(16) float raw[kFusedHeads][kDim];          // q_g
   alignas(16) float rotated[kFusedHeads + 1][kDim];  // q'_g, then Q'
-  alignas(16) float mean[kDim];                      // of the zone's values,
-  int32_t has_mean;                                  // where there are any
+  double value_sums[kDim];                           // of the zone
+  int64_t good_count;                                // of its values
   uint32_t planes[8][kPlaneWords];  // bit j of word i of plane p: bit p of z[32 i + j]
-  int32_t z_sum;
+  int32_t z_sums[kVoteWarps];       // parts of the sum of z
   float window_deviations;
   int32_t bad_vectors[kFusedHeads + 1];  // of q'_g and Q'
   int32_t bad;
@@ -175,7 +214,6 @@ struct FusedShared {
 
   // Selection.
   int32_t own_ties;             // entries of it whose vote lies in the cut's bin
-  int32_t own_chosen;           // of these
   uint32_t ties[kMaxTies];      // order keys of all blocks' ties
   int32_t tie_entry[kMaxTies];  // own ties: entry, then with bit 31 if it came in
   int32_t dropped[kMaxTies];    // entries that did not, ascending
@@ -200,6 +238,21 @@ struct FusedShared {
   uint32_t cache_step;
   uint64_t row_barrier;
   uint64_t dense_barrier;
+
+  // Of the zone's values.
+  PKV_DEVICE float mean(int j) const {
+    return fdiv_rn(static_cast<float>(value_sums[j]), static_cast<float>(good_count));
+  }
 };
+
+// The block's, also in code that is called, which has an address in the shared window then. The
+// address is kept in a register: else every access works it out anew.
+template <int kDim>
+PKV_DEVICE FusedShared<kDim>& fused_shared() {
+  PKV_DYNAMIC_SHARED(window);
+  uint32_t address = shared_address(window);
+  asm volatile("" : "+r"(address));
+  return *static_cast<FusedShared<kDim>*>(__cvta_shared_to_generic(address));
+}
 
 }  // namespace pkv::cuda

@@ -51,10 +51,7 @@ PKV_DEVICE void settle_ties(const Team& team, const Selection& selection, const 
       }
       dropped += Group::count_bits(out);
     }
-    if (Group::rank() == 0) {
-      shared.dropped_count = dropped;
-      shared.own_chosen = own - dropped;
-    }
+    if (Group::rank() == 0) shared.dropped_count = dropped;
   }
 #pragma unroll 1
   for (int32_t s = thread_index(); s < e.sample_count; s += kFusedThreads) {
@@ -87,39 +84,36 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
   const int32_t G = a.group;
   const int32_t words = 4 * G + 2;
   const uint64_t tag = team.tag();
-  if (warp < G) {
+  // A warp has a head's candidates, or its samples that are none.
+  const bool is_samples = warp >= G;
+  const int g = is_samples ? warp - G : warp;
+  const bool has_part = warp < 2 * G;
+  if (has_part) {
     LogSum sum = LogSum::nothing();
-    if (Group::rank() < kFusedWarps) sum = shared.warp_sums[Group::rank()][warp];
-#pragma unroll 1
-    for (int32_t i = Group::rank(); i < shared.own_ties; i += 32) {
-      const auto entry = static_cast<uint32_t>(shared.tie_entry[i]);
-      if ((entry & kTieFlag) == 0) continue;
-      sum.add(a.logit(e.estimates[int64_t{entry & ~kTieFlag} * G + warp]));
-    }
-    sum = sum_lanes(sum);
-    if (Group::rank() == 0) {
-      post(team.own(Mailbox::kStats + 4 * warp), tag, sum.max);
-      post(team.own(Mailbox::kStats + 4 * warp + 1), tag, sum.sum);
-    }
-  } else if (warp < 2 * G) {
-    const int g = warp - G;
-    LogSum sum = LogSum::nothing();
+    if (!is_samples && Group::rank() < kFusedWarps) sum = shared.warp_sums[Group::rank()][g];
     int32_t seen = 0;
+    const int32_t count = is_samples ? e.sample_count : shared.own_ties;
 #pragma unroll 1
-    for (int32_t s = Group::rank(); s < e.sample_count; s += 32) {
-      if ((e.samples[s] & kSampleTaken) != 0) continue;
+    for (int32_t i = Group::rank(); i < count; i += 32) {
+      const auto tie = static_cast<uint32_t>(shared.tie_entry[is_samples ? 0 : i]);
+      const bool counts = is_samples ? (e.samples[i] & kSampleTaken) == 0 : (tie & kTieFlag) != 0;
+      if (!counts) continue;
       ++seen;
-      const float est = e.sample_estimates[s * G + g];
+      const float* estimates =
+          is_samples ? e.sample_estimates + i * G : e.estimates + int64_t{tie & ~kTieFlag} * G;
+      const float est = estimates[g];
       if (est == est) sum.add(a.logit(est));
     }
     sum = sum_lanes(sum);
     seen = Group::sum(seen);
     if (Group::rank() == 0) {
-      post(team.own(Mailbox::kStats + 4 * g + 2), tag, sum.max);
-      post(team.own(Mailbox::kStats + 4 * g + 3), tag, sum.sum);
+      uint64_t* to = team.own(Mailbox::kStats + 4 * g + (is_samples ? 2 : 0));
+      post(to, tag, sum.max);
+      post(to + 1, tag, sum.sum);
+      // How many ties came in, and samples are no candidates.
       if (g == 0) {
-        post(team.own(Mailbox::kStats + 4 * G), tag, static_cast<float>(shared.own_chosen));
-        post(team.own(Mailbox::kStats + 4 * G + 1), tag, static_cast<float>(seen));
+        post(team.own(Mailbox::kStats + 4 * G + (is_samples ? 1 : 0)), tag,
+             static_cast<float>(seen));
       }
     }
   }
@@ -133,23 +127,19 @@ PKV_DEVICE void exchange_sums(const FusedArgs& a, const BlockRow& at, const Team
   sync_block();
   const bool is_there = Group::rank() < team.size;
   const float* mine = shared.stats[is_there ? Group::rank() : 0];
-  if (warp < G) {
-    LogSum sum = is_there ? LogSum{mine[4 * warp], mine[4 * warp + 1]} : LogSum::nothing();
-    sum = sum_lanes(sum);
-    if (Group::rank() == 0) {
-      shared.lse[warp] = sum.value();
-      shared.top[warp] = sum.max - sum.value();
-    }
-  } else if (warp < 2 * G) {
-    const int g = warp - G;
-    LogSum sum = is_there ? LogSum{mine[4 * g + 2], mine[4 * g + 3]} : LogSum::nothing();
-    const float seen = Group::sum(is_there ? mine[4 * G + 1] : 0.0F);
-    const float value = sum_lanes(sum).value();
-    const float before = Group::sum(Group::rank() < team.rank ? mine[4 * G] : 0.0F);
-    if (Group::rank() == 0) {
+  if (has_part) {
+    const float* part = mine + 4 * g + (is_samples ? 2 : 0);
+    const LogSum sum = sum_lanes(is_there ? LogSum{part[0], part[1]} : LogSum::nothing());
+    const bool counts = is_samples ? is_there : Group::rank() < team.rank;
+    const float count = Group::sum(counts ? mine[4 * G + (is_samples ? 1 : 0)] : 0.0F);
+    const float value = sum.value();
+    if (Group::rank() == 0 && is_samples) {
       const auto R = static_cast<float>(at.n - selection.count);
-      shared.rest[g] = value == minus_infinity() ? value : value + std::log(R / seen);
-      shared.slot_base = static_cast<int32_t>(selection.slot_base) + static_cast<int32_t>(before);
+      shared.rest[g] = value == minus_infinity() ? value : value + flog(R / count);
+    } else if (Group::rank() == 0) {
+      shared.lse[g] = value;
+      shared.top[g] = sum.max - value;
+      shared.slot_base = static_cast<int32_t>(selection.slot_base) + static_cast<int32_t>(count);
     }
   }
   sync_block();

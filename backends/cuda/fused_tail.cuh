@@ -245,7 +245,7 @@ PKV_DEVICE void settle_tail(const FusedArgs& a, const Team& team, const Entries&
   LogSum rest = {mass == 0.0F ? minus_infinity() : lse, mass};
   if (a.tail == PKV_TAIL_MEAN) {
     if (team.rank == 0) rest.add(shared.rest[g]);
-    shared.tail[g] = {shared.has_mean != 0 ? rest.value() : minus_infinity(), 0.0F, 0.0F, 0.0F};
+    shared.tail[g] = {shared.good_count > 0 ? rest.value() : minus_infinity(), 0.0F, 0.0F, 0.0F};
     return;
   }
   uint64_t* to = team.own(Mailbox::kTail + 5 * g);
@@ -259,7 +259,8 @@ PKV_DEVICE void settle_tail(const FusedArgs& a, const Team& team, const Entries&
 
 // What the team's blocks say of a tail of samples, into shared.tail. All threads.
 template <int kDim>
-PKV_APART void await_tail(const FusedArgs& a, const Team team, FusedShared<kDim>& shared) {
+PKV_APART void await_tail(const FusedArgs& a, FusedShared<kDim>& shared) {
+  const Team& team = shared.team;
   using Group = LaneGroup<32>;
   const int32_t words = 5 * a.group;
 #pragma unroll 1
@@ -284,7 +285,7 @@ PKV_APART void await_tail(const FusedArgs& a, const Team team, FusedShared<kDim>
       LogSum rest = LogSum::nothing();
       rest.add(shared.rest[g]);
       rest = both(rest, mass);
-      shared.tail[g] = {shared.has_mean != 0 ? rest.value() : minus_infinity(),
+      shared.tail[g] = {shared.good_count > 0 ? rest.value() : minus_infinity(),
                         samples.trust(false), most, samples.sum};
     }
   }

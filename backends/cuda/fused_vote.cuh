@@ -40,6 +40,11 @@ PKV_DEVICE void prefetch(const std::byte* from, int64_t bytes) {
                : "memory");
 }
 
+inline constexpr int kSector = 32;  // bytes that are fetched together
+PKV_DEVICE void prefetch_sector(const std::byte* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+
 // Into L2, by one thread: `keys` at most from `position` on, as far as they lie in one piece.
 PKV_DEVICE void prefetch_keys(const gpu::Layout& layout, const format::StoreRow& records,
                               int64_t position, int64_t keys) {
@@ -77,7 +82,22 @@ struct VoteQuery {
     weight[1] = t == 3 ? -128 : 2 << (2 * t);
     weight[2] = weight[0] * 65536;
     weight[3] = weight[1] * 65536;
-    z_sum = shared.z_sum;
+    z_sum = 0;
+#pragma unroll
+    for (int i = 0; i < kVoteWarps; ++i) z_sum += shared.z_sums[i];
+  }
+};
+
+// A lane's first signs and factors of a unit.
+template <int kDim>
+struct UnitPlace {
+  const std::byte* signs;
+  const std::byte* factors;
+
+  // A unit that lies `keys` behind in the same piece.
+  PKV_DEVICE void advance(int32_t keys) {
+    signs += keys * (kDim / 8);
+    factors += keys * 2;
   }
 };
 
@@ -98,29 +118,19 @@ struct VoteUnit {
   }
 
   // All keys of the unit exist.
-  PKV_DEVICE void load_full(const gpu::Layout& layout, const format::StoreRow& records,
-                            int64_t position) {
-    // Positions are below 2^31.
-    const auto at = static_cast<uint32_t>(position);
-    const std::byte* piece = records.piece(at);
-    const uint32_t local = at & static_cast<uint32_t>(records.mask);
-    const int lane = LaneGroup<32>::rank();
-    const std::byte* signs = piece + uint64_t{local} * (kDim / 8) + offset(0, lane);
-    const std::byte* factors = piece + layout.factors + uint64_t{local} * 2 + 2 * key(0);
+  PKV_DEVICE void load_full(const UnitPlace<kDim>& place) {
 #pragma unroll
-    for (int j = 0; j < kWords; ++j) word[j] = load_stream(signs + (offset(j, 0) - offset(0, 0)));
+    for (int j = 0; j < kWords; ++j) {
+      word[j] = load_stream(place.signs + (offset(j, 0) - offset(0, 0)));
+    }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) factor[i] = load_stream16(factors + 2 * kKeyStep * i);
+    for (int i = 0; i < 2; ++i) factor[i] = load_stream16(place.factors + 2 * kKeyStep * i);
   }
-
   // `left`: keys of the unit that exist, at least one; the votes of others become NaN.
-  PKV_DEVICE void load(const gpu::Layout& layout, const format::StoreRow& records, int64_t position,
-                       int64_t left) {
-    const std::byte* piece = records.piece(position);
-    const int64_t local = records.local(position);
-    const std::byte* signs = piece + layout.sign(local);
-    const std::byte* factors = piece + layout.factor(local);
+  PKV_DEVICE void load(const UnitPlace<kDim>& place, int64_t left) {
     const int lane = LaneGroup<32>::rank();
+    const std::byte* signs = place.signs - offset(0, lane);
+    const std::byte* factors = place.factors - 2 * key(0);
     const auto there = static_cast<int>(left < kUnitKeys ? left : kUnitKeys);
 #pragma unroll
     for (int j = 0; j < kWords; ++j) {
@@ -133,6 +143,15 @@ struct VoteUnit {
       factor[i] = load_stream16(factors + (is_there ? 2 * key(i) : 0));
       if (!is_there) factor[i] = format::kBf16Nan;
     }
+  }
+  // The lane's of the unit at `position`, below 2^31; `factors`: of Layout.
+  PKV_DEVICE static UnitPlace<kDim> place(int64_t factors, const format::StoreRow& records,
+                                          int64_t position) {
+    const auto at = static_cast<uint32_t>(position);
+    const std::byte* piece = records.piece(at);
+    const uint32_t local = at & static_cast<uint32_t>(records.mask);
+    return {piece + uint64_t{local} * (kDim / 8) + offset(0, LaneGroup<32>::rank()),
+            piece + factors + uint64_t{local} * 2 + 2 * key(0)};
   }
 
   // 4.2: the votes of the lane's keys.
@@ -167,7 +186,6 @@ struct VoteUnit {
     out[1] = fmul_rn(static_cast<float>(2 * second - q.z_sum), format::bf16_to_float(factor[1]));
   }
 
- private:
   // Bytes from the unit's signs to word j of a lane.
   PKV_DEVICE static int offset(int j, int lane) {
     if constexpr (kDim != 256) return 4 * (32 * j + lane);
@@ -222,7 +240,8 @@ struct VoteSample {
   PKV_DEVICE void load(const FusedArgs& a, const BlockRow& at) {
     const int64_t at_key = position(at.n, LaneGroup<32>::index());
     left = at.n - at_key;
-    if (left > 0) unit.load(a.store.layout, at.records, at_key, left);
+    if (left <= 0) return;
+    unit.load(VoteUnit<kDim>::place(a.store.layout.factors, at.records, at_key), left);
   }
 
   PKV_DEVICE void sum(const VoteQuery<kDim>& q, FusedShared<kDim>& shared) const {
@@ -247,6 +266,16 @@ struct VoteSample {
   }
 };
 
+// Adds 1 to a word of shared memory if `number` is not negative; without a branch.
+PKV_DEVICE void count_if_positive(uint32_t* counter, int32_t number) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ge.s32 p, %1, 0;\n"
+      "@p red.shared.add.u32 [%0], 1;\n}" ::"r"(shared_address(counter)),
+      "r"(number)
+      : "memory");
+}
+
 // The keys of a unit's votes and, with a window, those of the window into the histogram.
 template <bool kHasWindow, int kDim>
 PKV_DEVICE void keep_votes(const VoteUnit<kDim>& unit, const VoteQuery<kDim>& q,
@@ -257,10 +286,11 @@ PKV_DEVICE void keep_votes(const VoteUnit<kDim>& unit, const VoteQuery<kDim>& q,
   for (int i = 0; i < 2; ++i) {
     const uint32_t key = scaled_key<kHasWindow>(scale, votes[i]);
     keys[VoteUnit<kDim>::key(i)] = static_cast<uint16_t>(key);
-    const int32_t bin = static_cast<int32_t>(key) - scale.window;
-    if (!kHasWindow || bin < 0) continue;
-    const int32_t most = kWindowBins - 1;
-    atomic_add(histogram + (most - (bin < most ? bin : most)), 1U);
+    if constexpr (kHasWindow) {
+      const int32_t bin = static_cast<int32_t>(key) - scale.window;
+      const int32_t most = kWindowBins - 1;
+      count_if_positive(histogram + (most - (bin < most ? bin : most)), bin);
+    }
   }
 }
 
@@ -280,7 +310,8 @@ PKV_APART float vote_of_key(const FusedArgs& a, const BlockRow& at, int64_t posi
       sum += p == 7 ? -128 * count : count << p;
     }
   }
-  return fmul_rn(static_cast<float>(2 * sum - shared.z_sum), format::bf16_to_float(*slot.factor()));
+  return fmul_rn(static_cast<float>(2 * sum - VoteQuery<kDim>(shared).z_sum),
+                 format::bf16_to_float(*slot.factor()));
 }
 
 }  // namespace pkv::cuda

@@ -187,7 +187,8 @@ inline unsigned grid_tiles(int64_t items, int64_t per_block, int64_t most = INT3
 void note_launch(const char* kernel);
 
 // Enqueues kernel(arguments..). `name` stands in texts. Dynamic shared memory above 48 KiB is asked
-// for here, which CUDA and HIP want.
+// for here, which CUDA and HIP want; it is rounded up to 16 bytes, since ptxas loads the rest of an
+// array's last 16 where the source reads less.
 template <class... P, class... A>
 gpuError_t launch(const char* name, void (*kernel)(P...), const LaunchShape& shape,
                   gpuStream_t stream, A&&... arguments) {
@@ -221,7 +222,7 @@ gpuError_t launch(const char* name, void (*kernel)(P...), const LaunchShape& sha
   }
   const dim3 grid(shape.grid_x, shape.grid_y);
   const dim3 block(static_cast<unsigned>(shape.threads));
-  const auto bytes = static_cast<std::size_t>(shape.dynamic_bytes);
+  const auto bytes = static_cast<std::size_t>(shape.dynamic_bytes + 15) / 16 * 16;
   if (shape.is_cooperative) {
     return PKV_VENDOR(LaunchCooperativeKernel)(function, grid, block, pointers,
                                                static_cast<unsigned>(bytes), stream);

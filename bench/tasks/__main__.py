@@ -64,6 +64,7 @@ def head_of(options, argv):
 
 
 def main(argv=None):
+    began = time.monotonic()
     argv = sys.argv[1:] if argv is None else argv
     options = parse(argv, __doc__)
     if options.threads:
@@ -80,7 +81,7 @@ def main(argv=None):
     rows = options.rows if options.device != "cpu" else None
     with torch.inference_mode():
         world = caches.World(model, options.methods, rows)
-        job = Job(world, tokenizer, options, head_of(options, argv), items)
+        job = Job(world, tokenizer, options, head_of(options, argv), began, items)
         try:
             found = RUN.get(options.suite, local.run)(job)
         except ValueError as error:

@@ -4,11 +4,14 @@ import pariskv.hf
 import torch
 from pariskv.hf._attention import _full
 
+from .mapped import MappedCache
+
 METHODS = {  # each also with options: default+k=400
     "full": None,
     "default": {},
     "all": {"k": 65536, "candidates": 1.0},
     "paper": {"profile": "paper"},
+    "mapped": {"center": "off", "balance": "off", "fit": "keys"},  # mapped.py
 }
 CHECK = 8  # tokens between looks at what has been said
 ONE_BLOCK = 512  # forwards of fewer tokens behind the prompt go through the index
@@ -92,9 +95,12 @@ class Prefill(pariskv.hf.Cache):
             if isinstance(cache, FullCache):
                 cache.put(number, self.row, 0, key[0], value[0])
                 continue
-            sequences = cache._open(key, self.batch, scale)
+            mine = rows
+            if isinstance(cache, MappedCache):
+                mine = cache.rows(number, self.row, query, key, value)
+            sequences = cache._open(mine[0], self.batch, scale)
             slot = sequences.slots[self.row : self.row + 1]
-            sequences.store.append(number, *rows, sequences=slot, counts=[len(rows[0])])
+            sequences.store.append(number, *mine, sequences=slot, counts=[len(mine[0])])
         layer = self.layers[number]
         window = self.shape.policies[number] if layer.is_sliding else None
         return _full(query, key, value, None, scale, 0.0, window, None).transpose(1, 2)
@@ -142,10 +148,13 @@ class World:
                 held = FullCache(self.model, batch, room)
             else:
                 options = {"exact_from": ONE_BLOCK, "sequences": batch, **self.methods[method]}
-                held = pariskv.hf.Cache(self.model, **options)
+                kind = MappedCache if method.startswith("mapped") else pariskv.hf.Cache
+                held = kind(self.model, **options)
             self._caches[method] = held
         else:
             held.reset()
+        if isinstance(held, MappedCache):
+            held.begin(batch)
         return held
 
     def prefill(self, rows, room):

@@ -79,7 +79,7 @@ def run(job):
     watches, rows = {}, []
 
     def look(method, at, cache):
-        if method == "full":
+        if method.startswith(("full", "mapped")):
             return
         if method not in watches:
             watches[method] = Watch(cache, layers, options.fit_queries + 16)

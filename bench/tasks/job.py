@@ -10,8 +10,8 @@ from .answers import ends_of
 
 
 class Clock:
-    def __init__(self, minutes):
-        self.ends = time.monotonic() + 60 * minutes
+    def __init__(self, minutes, began):
+        self.ends = began + 60 * minutes
 
     def has(self, seconds):
         """Whether so much time is left."""
@@ -21,12 +21,12 @@ class Clock:
 class Job:
     """A model, the methods' caches, and where results go."""
 
-    def __init__(self, world, tokenizer, options, head, items=()):
+    def __init__(self, world, tokenizer, options, head, began, items=()):
         self.items, self.ends = items, ends_of(world.model, tokenizer)
         self.world, self.tokenizer, self.options, self.head = world, tokenizer, options, head
-        self.clock = Clock(options.minutes)
+        self.clock = Clock(options.minutes, began)
         self.extra = {}
-        self.began = time.monotonic()
+        self.began = began
 
     def say(self, text):
         print(f"[{time.monotonic() - self.began:.0f} s] {text}", file=sys.stderr, flush=True)

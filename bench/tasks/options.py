@@ -27,7 +27,12 @@ def parser_of(about):
     add("--suite", default="synthetic", choices=(*MADE, *files.SUITES), help="what is asked")
     add("--model", required=True, help="a local directory, or a .gguf file")
     add("--methods", default="full,paper,default", help="also with options: default+k=400")
-    add("--minutes", type=float, default=1e6, help="begin nothing that would not end by then")
+    add(
+        "--minutes",
+        type=float,
+        default=1e6,
+        help="from the start; begin no batch that would not end by then",
+    )
     add("--json", help="results; written after every batch")
     add("--device", default="cpu", help="cpu or cuda")
     add("--dtype", default="float32", choices=("float32", "bf16", "fp16"))

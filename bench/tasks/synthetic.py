@@ -27,6 +27,7 @@ def run(job):
     options, rows, seconds = job.options, [], []
     text = texts.read(options.text[0])
     kit = prompts.Kit(job.tokenizer, texts.Corpus(job.tokenizer, text), options.chat)
+    slowest = 0
     answers = Answers(job.world, job.tokenizer, job.ends)
     job.extra["text"] = {"name": options.text[0], "sha256": texts.digest(text)}
 
@@ -35,7 +36,6 @@ def run(job):
 
     for length in options.lengths:
         size = max(1, min(options.batch, options.batch_tokens // length))
-        slowest = 0
         for batch in batches(options.tasks, options.prompts, length, size, make):
             if not job.clock.has(slowest):
                 job.extra["stopped"] = f"--minutes, at {length} tokens"

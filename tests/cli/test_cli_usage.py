@@ -2,7 +2,8 @@
 
 import pytest
 
-VERBS = ("info", "encode", "retrieve", "eval", "bench", "inspect")
+DEVICE_VERBS = ("info", "encode", "retrieve", "eval", "bench", "inspect", "tune")
+VERBS = (*DEVICE_VERBS, "report")
 
 
 def test_without_a_verb_the_verbs_are_listed(cli):
@@ -29,7 +30,7 @@ def test_help_lists_the_verbs(cli):
     assert all(verb in text for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", DEVICE_VERBS)
 def test_help_of_a_verb_needs_nothing_else_and_shows_the_common_options(cli, verb):
     run = cli(verb, "--help").succeeds()
     assert run.out.startswith(f"usage: pariskv {verb} ")

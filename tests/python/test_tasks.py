@@ -117,25 +117,62 @@ def test_wins_and_losses_count_where_full_attention_can_do_it():
 @pytest.mark.parametrize("ask", ["prefill", "index"])
 def test_all_rows_say_what_full_attention_says(tiny, pariskv, tmp_path, ask):
     folder, tokenizer, model = tiny
-    methods = f"full,all+{SHAPE},default+{SHAPE}"
+    methods = f"full,all+{SHAPE},default+{SHAPE},mapped+k=65536+candidates=1.0+{SHAPE}"
     code, found = run(
         ["--model", folder, "--methods", methods, "--lengths", "2k", "--prompts", 4, "--batch", 2,
          "--tasks", "single,multivalue", "--keep-text", "--ask", ask], tmp_path)  # fmt: skip
     assert code == 0 and len(found["results"]) == 4 and "stopped" not in found
     said = [list(row["said"].values()) for row in found["results"]]
-    assert all(full == every for full, every, _ in said)
-    assert any(full != default for full, _, default in said)
-    assert len({full for full, _, _ in said}) == 4
+    assert all(full == every == mapped for full, every, _, mapped in said)
+    assert any(full != default for full, _, default, _ in said)
+    assert len({texts[0] for texts in said}) == 4
     # And transformers alone says the same.
     from bench.tasks import prompts, texts
 
     kit = prompts.Kit(tokenizer, texts.Corpus(tokenizer, texts.manual()))
-    for row, (full, _, _) in zip(found["results"], said):
+    for row, (full, *_) in zip(found["results"], said):
         prompt = prompts.make(kit, row["task"], row["number"], 2048, 0)
         assert row["references"] == prompt.references
         ids = torch.tensor([prompt.ids])
         out = model.generate(ids, max_new_tokens=prompt.new_tokens, do_sample=False)
         assert tokenizer.decode(out[0, 2048:], skip_special_tokens=True) == full
+
+
+def test_a_map_keeps_attention_and_finds_more(pariskv):
+    """On a trace: scores are the same but for a number per query, and of the exact best keys more
+    are among as many candidates as with the library's own centre and balance."""
+    from bench.maps import fitted
+    from bench.rules import trace
+
+    path = next((Path(__file__).resolve().parents[2] / "data" / "traces").glob("*l13*"))
+    one = trace.load(str(path))
+    keys = torch.from_numpy(one.keys[:, 128:-512].astype("float32"))
+    values = torch.from_numpy(one.values[:, 128:-512].astype("float32"))
+    queries = torch.from_numpy(one.queries.astype("float32")).transpose(0, 1)
+    half = queries.shape[1] // 2
+    fit, judges = queries[:, :half].contiguous(), queries[:, half:].contiguous()
+    mean, found = (x.float() for x in fitted(keys, fit))
+    mapped = (keys - mean) @ found.transpose(1, 2)
+    group = len(queries) // len(keys)
+    inverse = torch.linalg.inv(found).repeat_interleave(group, 0)
+    there = [(q @ inverse).contiguous() for q in (fit, judges)]
+    scores = judges @ keys.repeat_interleave(group, 0).transpose(1, 2)
+    moved = there[1] @ mapped.repeat_interleave(group, 0).transpose(1, 2)
+    gap = scores - moved
+    assert (gap - gap.mean(-1, keepdim=True)).abs().max() < 1e-3 * scores.abs().max()
+    best = scores.unflatten(0, (-1, group)).mean(1).topk(100, -1).indices  # [h, m, 100]
+
+    def recall(k, seen, asked, **options):
+        codec = pariskv.Codec.fit(k, seen, values, candidates=0.05, **options)
+        index = pariskv.Index(codec, k.shape[1])
+        index.append(k, values)
+        batch = asked.transpose(0, 1).contiguous()
+        hits = index.retrieve(batch, sequences=[0] * len(batch))
+        some = hits.candidates.transpose(0, 1)  # [h, m, c]
+        return (best[..., None] == some[:, :, None]).any(-1).float().mean().item()
+
+    off = dict(center="off", balance="off", fit="keys")
+    assert recall(mapped, there[0], there[1], **off) > recall(keys, fit, judges) + 0.02
 
 
 def test_it_ends_in_time_with_what_there_is(tiny, pariskv, tmp_path):
