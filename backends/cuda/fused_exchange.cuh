@@ -39,8 +39,8 @@ PKV_DEVICE float await_float(const uint64_t* at, uint64_t tag) {
   return std::bit_cast<float>(static_cast<uint32_t>(await(at, tag)));
 }
 
-// The same word of `kCount` blocks of the team, from `first` on, with its tag, all loads under way at
-// once; the bare tag of blocks that there are not.
+// The same word of `kCount` blocks of the team, from `first` on, with its tag, all loads under way
+// at once; the bare tag of blocks that there are not.
 template <int kCount>
 PKV_DEVICE void await_team(const Team& team, int first, int offset, uint64_t tag,
                            uint64_t (&out)[kCount]) {

@@ -141,6 +141,7 @@ class Cache {
   const Layer& layer(int32_t number) const { return *layers_[static_cast<std::size_t>(number)]; }
   absl::StatusOr<int32_t> free_slot() const;
   absl::Status clear(const Stream& stream, int32_t sequence);
+  absl::Status end_append(const Stream& stream, int32_t number, const absl::Status& status);
 
   // cache_tokens.cpp
   absl::Status check_batch(const pkv_cache_batch& batch);

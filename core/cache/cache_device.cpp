@@ -63,9 +63,15 @@ absl::Status Cache::end(const Stream& stream, const absl::Status& status) {
   if (is_on_device()) {
     for (const auto& layer : layers_) layer->collect_changes();
     settled = pools_->words.flush(stream);
+    // Once more before the call is called a failure, whose work is done by now.
+    if (!settled.ok()) settled = pools_->words.flush(stream);
   }
-  settled.Update(last_->record(stream));
-  has_last_ = has_last_ || settled.ok();
+  const absl::Status recorded = last_->record(stream);
+  has_last_ = has_last_ || recorded.ok();
+  if (!recorded.ok()) {  // then now, once, instead of the next call's wait for the event
+    settled.Update(stream.sync());
+    has_last_ = has_last_ && !settled.ok();
+  }
   return status.ok() ? settled : status;
 }
 

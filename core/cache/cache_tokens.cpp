@@ -126,7 +126,20 @@ absl::Status Cache::append(const Stream& stream, int32_t number, const pkv_cache
   PKV_RETURN_IF_ERROR(check_input(number, keys, values, queries));
   PKV_RETURN_IF_ERROR(begin(stream, number, Capture::kAllowed));
   if (is_captured_) return end(stream, append_captured(stream, number, false));
-  return end(stream, append_checked(stream, number));
+  const absl::Status appended = append_checked(stream, number);
+  return end_append(stream, number, appended);
+}
+
+// A device that fails behind an append, and is waited for in vain, has it taken back.
+absl::Status Cache::end_append(const Stream& stream, int32_t number, const absl::Status& status) {
+  const absl::Status ended = end(stream, status);
+  if (!status.ok() || ended.ok()) return ended;
+  for (std::size_t i = 0; i < batch_.sequences.size(); ++i) {
+    const int32_t sequence = batch_.sequences[i];
+    layer(number).take_back(stream, sequence,
+                            layer(number).state(sequence).tokens - batch_.counts[i]);
+  }
+  return ended;
 }
 
 absl::StatusOr<int64_t> Cache::candidates(int64_t tokens) const {
@@ -279,7 +292,9 @@ absl::Status Cache::decode_step(const Stream& stream, int32_t number, const pkv_
     }
     return attended;
   };
-  return end(stream, run());
+  if (is_captured_) return end(stream, run());
+  const absl::Status status = run();
+  return end_append(stream, number, status);
 }
 
 absl::Status Cache::retrieve(const Stream& stream, int32_t number, const pkv_cache_batch& batch,

@@ -316,9 +316,17 @@ absl::Status Layer::refit(const Stream& stream, int32_t sequence, const TensorVi
   PKV_RETURN_IF_ERROR(take_records(state, advance.zone, 0, advance.fresh));
   advance.pending.push_back(advance.fit);
   make_room(sequence, state.zone, 1);
-  if (state.fits.back()->length == state.zone) state.fits.pop_back();
+  auto replaced = state.fits.back();
+  if (replaced->length == state.zone) {
+    state.fits.pop_back();
+  } else {
+    replaced = nullptr;
+  }
   const absl::Status status = within_memory([&] { return run_advance(stream, sequence, advance); });
-  if (!status.ok()) forget_zone(stream, sequence);
+  if (!status.ok()) {
+    forget_zone(stream, sequence);
+    if (replaced != nullptr) state.fits.push_back(std::move(replaced));  // where it was: no memory
+  }
   ++stamp_;
   return status;
 }

@@ -46,6 +46,11 @@ absl::Status Words::flush(const Stream& stream) {
   const absl::Status status = device.call("words", device.backend().memory_words, stream.handle(),
                                           static_cast<int32_t>(sorted_targets_.size()),
                                           sorted_targets_.data(), sorted_values_.data());
+  if (!status.ok()) {  // the next flush writes them, which is all that the device lacks then
+    targets_.assign(sorted_targets_.begin(), sorted_targets_.end());
+    values_.assign(sorted_values_.begin(), sorted_values_.end());
+    return status;
+  }
   targets_.clear();
   values_.clear();
   return status;

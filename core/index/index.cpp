@@ -107,6 +107,22 @@ absl::Status Index::check_stream(const Stream& stream) const {
   return stream.check_device(device_, "of the index");
 }
 
+absl::Status Index::check_whole() const {
+  if (half_sequences_.load() == 0) return absl::OkStatus();
+  for (int32_t sequence = 0; sequence < sizes_.sequences; ++sequence) {
+    if (!state_[sequence].is_half.load()) continue;
+    return absl::UnavailableError(
+        str_cat("sequence ", sequence,
+                " is half changed: the device failed in a call, and again when it "
+                "was to be taken back; reset the sequence, or restore the index"));
+  }
+  return absl::OkStatus();
+}
+
+void Index::set_half(std::size_t sequence, bool is_half) noexcept {
+  if (state_[sequence].is_half.exchange(is_half) != is_half) half_sequences_ += is_half ? 1 : -1;
+}
+
 absl::StatusOr<Index::AppendInput> Index::check_append(int32_t sequence, const pkv_tensor& keys,
                                                        const pkv_tensor* values) const {
   const pkv_geometry& g = geometry();
@@ -151,6 +167,7 @@ absl::StatusOr<Index::AppendInput> Index::check_append(int32_t sequence, const p
 absl::Status Index::append(const Stream& stream, int32_t sequence, const pkv_tensor& keys,
                            const pkv_tensor* values, Mode mode) {
   PKV_RETURN_IF_ERROR(check_stream(stream));
+  PKV_RETURN_IF_ERROR(check_whole());
   PKV_ASSIGN_OR_RETURN(const AppendInput input, check_append(sequence, keys, values));
   const bool is_sync = mode == Mode::kSync;
   const int64_t tokens = input.keys.extent(1);
@@ -195,14 +212,17 @@ absl::Status Index::begin_append(const Stream& stream, int32_t sequence) {
 // Only the sums and the length are taken back: records past the length do not count. Waits, so that
 // the workspace is free. What fails here fails behind the error that is on its way to the caller.
 void Index::undo_append(const Stream& stream, int32_t sequence) noexcept {
+  bool is_undone = false;
   try {
+    absl::Status status = write_length(stream, sequence, length(sequence));
     for (const SumPart& part : sum_parts(sequence)) {
-      stream.copy(part.data, part.backup, part.bytes).IgnoreError();
+      status.Update(stream.copy(part.data, part.backup, part.bytes));
     }
-    write_length(stream, sequence, length(sequence)).IgnoreError();
-    stream.sync().IgnoreError();
+    status.Update(stream.sync());
+    is_undone = status.ok();
   } catch (...) {  // no memory for the text of a failure
   }
+  if (!is_undone) set_half(static_cast<std::size_t>(sequence), true);
 }
 
 std::array<Index::SumPart, 3> Index::sum_parts(int32_t sequence) const {
@@ -287,18 +307,25 @@ absl::Status Index::write_length(const Stream& stream, int32_t sequence, int64_t
 absl::Status Index::reset(const Stream& stream, int32_t sequence) {
   PKV_RETURN_IF_ERROR(check_stream(stream));
   PKV_RETURN_IF_ERROR(check_sequence(sequence));
-  for (const SumPart& part : sum_parts(sequence)) {
-    PKV_RETURN_IF_ERROR(stream.fill(part.data, 0, part.bytes));
-  }
-  PKV_RETURN_IF_ERROR(write_length(stream, sequence, 0));
+  const absl::Status status = clear_sequence(stream, sequence);
+  set_half(static_cast<std::size_t>(sequence), !status.ok());
+  PKV_RETURN_IF_ERROR(status);
   state_[sequence].length = 0;
   state_[sequence].lacks_values = false;
   ++state_[sequence].generation;
   return absl::OkStatus();
 }
 
+absl::Status Index::clear_sequence(const Stream& stream, int32_t sequence) const {
+  for (const SumPart& part : sum_parts(sequence)) {
+    PKV_RETURN_IF_ERROR(stream.fill(part.data, 0, part.bytes));
+  }
+  return write_length(stream, sequence, 0);
+}
+
 absl::StatusOr<pkv_index_stats> Index::stats_sync(const Stream& stream) const {
   PKV_RETURN_IF_ERROR(check_stream(stream));
+  PKV_RETURN_IF_ERROR(check_whole());
   PKV_ASSIGN_OR_RETURN(const auto good, read_back(stream, good_counts(), sizes_.rows));
   pkv_index_stats stats{};
   stats.struct_size = sizeof stats;
@@ -317,6 +344,7 @@ absl::StatusOr<pkv_index_stats> Index::stats_sync(const Stream& stream) const {
 absl::Status Index::export_sync(const Stream& stream, int32_t sequence, int32_t kv_head,
                                 int64_t begin, int64_t count, const pkv_records& out) const {
   PKV_RETURN_IF_ERROR(check_stream(stream));
+  PKV_RETURN_IF_ERROR(check_whole());
   PKV_RETURN_IF_ERROR(check_sequence(sequence));
   PKV_RETURN_IF_ERROR(check_index("kv_head", kv_head, 0, int64_t{geometry().kv_heads} - 1));
   PKV_RETURN_IF_ERROR(check_index("begin", begin, 0, length(sequence)));

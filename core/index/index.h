@@ -49,6 +49,10 @@ class Index {
   bool has_values(int32_t sequence) const { return !state_[sequence].lacks_values.load(); }
   // Grows whenever positions of the sequence may have come to name other tokens.
   int64_t generation(int32_t sequence) const { return state_[sequence].generation.load(); }
+  // UNAVAILABLE names a sequence whose sums or length on the device are neither those of before nor
+  // those of after a call that failed, since the device failed again when they were to be put back.
+  // Its reset, or a restore, makes them good.
+  absl::Status check_whole() const;
 
   // kEnqueue isolates bad keys. kSync waits, and refuses them if the codec's options say so. An
   // append that fails leaves the index as it was.
@@ -90,6 +94,7 @@ class Index {
     std::atomic<int64_t> length{0};
     std::atomic<bool> lacks_values{false};
     std::atomic<int64_t> generation{0};
+    std::atomic<bool> is_half{false};
   };
   // The rows of one sequence in one of the sums, and where their copy is while append works.
   struct SumPart {
@@ -118,6 +123,8 @@ class Index {
   absl::Status begin_append(const Stream& stream, int32_t sequence);
   absl::Status mark_appended(const Stream& stream);
   void undo_append(const Stream& stream, int32_t sequence) noexcept;
+  void set_half(std::size_t sequence, bool is_half) noexcept;
+  absl::Status clear_sequence(const Stream& stream, int32_t sequence) const;
 
   absl::Status read_records(const Stream& stream, const PkvReader& file,
                             const std::vector<int64_t>& lengths, Content& content) const;
@@ -128,6 +135,7 @@ class Index {
   IndexSizes sizes_;
   Content content_;
   std::unique_ptr<SequenceState[]> state_;
+  std::atomic<int32_t> half_sequences_{0};
   Buffer constants_;  // int32 0 .. sequences-1, then int64 0 .. chunk_tokens
   Buffer workspace_;  // of append: first_bad, backups of the sums, scratch of encode
   HostStage stage_;   // of append, where tokens come from the host

@@ -165,6 +165,7 @@ int64_t size_bytes(const std::vector<Number>& numbers) {
 absl::Status Index::save_sync(const Stream& stream, const std::string& path,
                               bool may_overwrite) const {
   PKV_RETURN_IF_ERROR(check_stream(stream));
+  PKV_RETURN_IF_ERROR(check_whole());
   const pkv_geometry& g = geometry();
   std::vector<FileSequence> sequences;
   sequences.reserve(static_cast<std::size_t>(sizes_.sequences));
@@ -300,6 +301,7 @@ absl::Status Index::read_content(const Stream& stream, const PkvReader& file) {
   PKV_RETURN_IF_ERROR(passed);
   content_ = std::move(content);
   for (std::size_t s = 0; s < lengths.size(); ++s) {
+    set_half(s, false);
     state_[s].length = lengths[s];
     ++state_[s].generation;
     state_[s].lacks_values = (file.sequences()[s].flags & kSequenceLacksValues) != 0;

@@ -268,7 +268,8 @@ absl::StatusOr<void*> Plan::scratch(void* from_caller) const {
 }
 
 absl::Status Plan::check_stream(const Stream& stream) const {
-  return stream.check_device(index_->device(), "of the plan's index");
+  PKV_RETURN_IF_ERROR(stream.check_device(index_->device(), "of the plan's index"));
+  return index_->check_whole();
 }
 
 absl::Status Plan::check_lengths() const {

@@ -62,6 +62,20 @@ absl::Status Device::set_parallel(const pkv_parallel* parallel) const {
   return call("set_parallel", backend_.device_parallel, parallel);
 }
 
+// Not behind what a backend only refuses, and not while the stream records a graph, whose calls
+// have not run.
+void Device::wait_behind(pkv_status status, pkv_backend_stream* stream) const {
+  const bool is_device_failure = status == PKV_UNAVAILABLE || status == PKV_RESOURCE_EXHAUSTED ||
+                                 status == PKV_INTERNAL || status == PKV_CANCELLED;
+  int32_t is_capturing = 0;
+  if (!is_device_failure) return;
+  if (backend_.stream_capturing != nullptr &&
+      backend_.stream_capturing(handle_, stream, &is_capturing) == PKV_OK && is_capturing != 0) {
+    return;
+  }
+  static_cast<void>(backend_.stream_sync(handle_, stream));
+}
+
 absl::Status Device::check(pkv_status status, std::string_view what) const {
   return backend_status(status, backend_.name, what);
 }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -41,17 +43,30 @@ class Device {
   // Calls a slot with handle() and then `args`. On anything but PKV_OK the status carries the text
   // that the backend reported, after the backend's name and `what`: "cpu_ref: vote: ...".
   //   device.call("copy", device.backend().memory_copy, stream, target, source, bytes)
+  // Where the call of a stream fails, what was enqueued before it has been waited for: it may use
+  // memory that goes when the failure is handed on.
   template <class... Params, class... Args>
   absl::Status call(std::string_view what, pkv_status (*slot)(pkv_backend_device*, Params...),
                     Args&&... args) const {
     clear_report();
-    return check(slot(handle_, std::forward<Args>(args)...), what);
+    const pkv_status status = slot(handle_, std::forward<Args>(args)...);
+    if (status == PKV_OK) return absl::OkStatus();
+    const absl::Status failure = check(status, what);
+    if constexpr (sizeof...(Params) > 0) {
+      using First = std::tuple_element_t<0, std::tuple<Params...>>;
+      if constexpr (std::is_same_v<First, pkv_backend_stream*>) {
+        wait_behind(status, std::get<0>(std::tie(args...)));
+      }
+    }
+    return failure;
   }
 
   // The second half of call, for a slot that was called after clear_report() (host.h).
   absl::Status check(pkv_status status, std::string_view what) const;
 
  private:
+  void wait_behind(pkv_status status, pkv_backend_stream* stream) const;
+
   Device(const pkv_backend& backend, std::shared_ptr<const Host> host)
       : backend_(backend), host_(std::move(host)) {}
 

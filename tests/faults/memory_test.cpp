@@ -19,43 +19,6 @@ struct Counts {
   int64_t made = 0, refused = 0;
 };
 
-// Tokens with everything that a call takes, made beforehand: only what the library allocates fails.
-struct Tokens {
-  Tokens(const World& world, int32_t of_layer, const cache_model::Parts& parts)
-      : layer(of_layer),
-        batch(parts),
-        keys(PKV_DTYPE_F32, {0}),
-        values(keys),
-        queries(keys),
-        output(keys) {
-    std::vector<uint64_t> all;
-    for (const auto& part : parts) all.insert(all.end(), part.tokens.begin(), part.tokens.end());
-    keys = world.content().keys(all, layer);
-    values = world.content().values(all, layer);
-    queries = world.content().queries(all, layer);
-    const Shape& shape = world.shape();
-    output = cache_model::Tensor(
-        shape.output_dtype, {static_cast<int64_t>(all.size()), shape.query_heads, shape.value_dim});
-  }
-  pkv_status append(World& world) const {
-    const pkv_tensor k = keys.view(), v = values.view(), q = queries.view();
-    return pkv_cache_append(world.cache(), world.stream(), layer, &batch.c, &k, &v, &q);
-  }
-  pkv_status decode(World& world) const {
-    const pkv_tensor k = keys.view(), v = values.view();
-    pkv_cache_attention attention{};
-    pkv_cache_attention_init(&attention, sizeof attention);
-    attention.query = queries.view();
-    attention.output = output.view();
-    return pkv_cache_decode_step(world.cache(), world.stream(), layer, &batch.c, &k, &v,
-                                 &attention);
-  }
-
-  int32_t layer;
-  cache_model::Batch batch;
-  cache_model::Tensor keys, values, queries, output;
-};
-
 Counts disturb(World& world, const Case& c) {
   Counts counts;
   check(c.call(world));  // scratch has grown, threads are there

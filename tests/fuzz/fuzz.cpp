@@ -9,8 +9,8 @@
 #include <iterator>
 
 // Memory that a damaged number asks for is refused, as by a system that has less. Freed memory is
-// held back for a while, not for long, and stacks of allocations are short: inputs are many, and one
-// that is a finding is run again under longer ones (ASAN_OPTIONS).
+// held back for a while, not for long, and stacks of allocations are short: inputs are many, and
+// one that is a finding is run again under longer ones (ASAN_OPTIONS).
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options();
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=512:quarantine_size_mb=8:"

@@ -1,9 +1,10 @@
 // pkv_soak: a day of serving in minutes (serving.h), held against the naive model step by step.
 //   pkv_soak [--hours H] [--seed S] [--deep N] [--threads N] [--backend NAME]
-// A step is a second of the simulated time, arrivals rise and fall every six hours. Answers of every
-// N-th step (64) are compared with the model, lengths and regions of all. Prints a line an hour and
-// what came of it; exit code 1 at the first mismatch, whose step the text names. A backend other
-// than on the CPU gets the program's memory from its own allocator. PKV_CACHE_PLUGIN as in the model.
+// A step is a second of the simulated time, arrivals rise and fall every six hours. Answers of
+// every N-th step (64) are compared with the model, lengths and regions of all. Prints a line an
+// hour and what came of it; exit code 1 at the first mismatch, whose step the text names. A backend
+// other than on the CPU gets the program's memory from its own allocator. PKV_CACHE_PLUGIN as in
+// the model.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

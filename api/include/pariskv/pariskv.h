@@ -260,7 +260,10 @@ PKV_API void pkv_index_destroy(pkv_index *index);
  *           k_prefix optional always: the keys have them
  * pkv_index_append isolates bad keys (docs/algorithm.md, 3.6); the _sync form obeys the option
  * nonfinite of the config the codec was made with: refuse names sequence, head, position.
- * PKV_OUT_OF_RANGE: sequence. PKV_RESOURCE_EXHAUSTED: does not fit (need and room named). */
+ * PKV_OUT_OF_RANGE: sequence. PKV_RESOURCE_EXHAUSTED: does not fit (need and room named).
+ * PKV_UNAVAILABLE: the device failed. If it failed once more when the call was to be taken back,
+ * all calls with the index but pkv_index_length say so and name the sequence, until pkv_index_reset
+ * of it or pkv_index_restore_sync has made it good. */
 PKV_API pkv_status pkv_index_append(pkv_index *index, pkv_stream *stream, int32_t sequence,
                                     const pkv_tensor *keys, const pkv_tensor *values);
 PKV_API pkv_status pkv_index_append_sync(pkv_index *index, pkv_stream *stream, int32_t sequence,

@@ -149,7 +149,8 @@ PKV_API pkv_status pkv_cache_reset(pkv_cache *cache, pkv_stream *stream, int32_t
  * for bit, as if they had never been appended: records, value sums, codecs, samples. The cost does
  * not depend on the length unless a refit is taken back (the zone is then encoded with the earlier
  * fit). PKV_OUT_OF_RANGE: a layer holds fewer (named). PKV_RESOURCE_EXHAUSTED: the cut lies within
- * a page that a fork shares, and there is no page for what stays. */
+ * a page that a fork shares, and there is no page for what stays. PKV_UNAVAILABLE: the device
+ * failed; the tokens may be gone all the same, as with reset. */
 PKV_API pkv_status pkv_cache_truncate(pkv_cache *cache, pkv_stream *stream, int32_t sequence,
                                       int64_t tokens);
 /* A new sequence, in the lowest free slot, that holds the first `tokens` tokens of `source`: equal
@@ -261,7 +262,9 @@ PKV_API pkv_status pkv_cache_attend(pkv_cache *cache, pkv_stream *stream, int32_
                                     const pkv_cache_attention *attention);
 
 /* pkv_cache_append with the attention's query as queries, then pkv_cache_attend. As single calls,
- * token by token, if no flush lies between the tokens. A failure leaves nothing appended. */
+ * token by token, if no flush lies between the tokens. A failure leaves nothing appended; after one
+ * of the device (PKV_UNAVAILABLE) the zone may be attended in full until the next pkv_cache_flush.
+ */
 PKV_API pkv_status pkv_cache_decode_step(pkv_cache *cache, pkv_stream *stream, int32_t layer,
                                          const pkv_cache_batch *batch, const pkv_tensor *keys,
                                          const pkv_tensor *values,
