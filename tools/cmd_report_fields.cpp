@@ -13,7 +13,7 @@ namespace pkv::cli {
 namespace {
 
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 28;
-constexpr double kLargest = 1e15;  // of a count that a double and int64_t both hold
+constexpr double kLargest = 1e15;  // a double and int64_t both hold such counts
 
 // As the message tells it: short, and nothing of a large value.
 std::string shown(const Json& value) {
@@ -95,15 +95,15 @@ std::string Fields::maybe_text(const std::string& name) const {
 }
 
 double Fields::number(const std::string& name) const {
-  if (!has(name)) refuse(name, "missing: accepted is a number of 0 or more");
+  if (!has(name)) refuse(name, "missing: accepted is a number of 0..1e15");
   return maybe_number(name).value_or(0);
 }
 
 std::optional<double> Fields::maybe_number(const std::string& name) const {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number() || !(value->get<double>() >= 0 && value->get<double>() <= 1e300)) {
-    refuse(name, fmt::format("{}: accepted is a number of 0 or more", shown(*value)));
+  if (!value->is_number() || !(value->get<double>() >= 0 && value->get<double>() <= kLargest)) {
+    refuse(name, fmt::format("{}: accepted is a number of 0..1e15", shown(*value)));
     return std::nullopt;
   }
   return value->get<double>();
@@ -111,7 +111,7 @@ std::optional<double> Fields::maybe_number(const std::string& name) const {
 
 int64_t Fields::integer(const std::string& name) const {
   const double value = number(name);
-  if (value != std::floor(value) || value > kLargest) {
+  if (value != std::floor(value)) {
     refuse(name, fmt::format("{}: accepted is a whole number of 0 or more", value));
     return 0;
   }

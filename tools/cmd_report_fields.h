@@ -27,9 +27,9 @@ class Fields {
   bool has(const std::string& name) const;                // present, and not null
   std::string text(const std::string& name) const;        // must be there
   std::string maybe_text(const std::string& name) const;  // "" if it is not
-  double number(const std::string& name) const;           // >= 0
+  double number(const std::string& name) const;           // 0..1e15
   std::optional<double> maybe_number(const std::string& name) const;
-  int64_t integer(const std::string& name) const;  // >= 0
+  int64_t integer(const std::string& name) const;  // 0..1e15
   // A share of 0..1.
   std::optional<double> maybe_share(const std::string& name) const;
   // The array `name` of objects; the first may be missing or empty, the second not.

@@ -44,15 +44,19 @@ absl::StatusOr<StepWork> work_of_row(const Engine& engine, const Fields& row, Op
   values["head_dim"] = std::to_string(dim);
   values.erase("candidates");
   values["k"] = std::to_string(shape.k);
-  CLI_ASSIGN_OR_RETURN(const Config config,
-                       make_config(profile.empty() ? "default" : profile, values));
-  CLI_ASSIGN_OR_RETURN(const std::string samples, config_value(config.get(), "tail_samples"));
+  const auto made = make_config(profile.empty() ? "default" : profile, values);
+  if (!made.ok()) {
+    row.refuse("", std::string(made.status().message()));
+    return StepWork();
+  }
+  const pkv_config* config = made->get();
+  CLI_ASSIGN_OR_RETURN(const std::string samples, config_value(config, "tail_samples"));
   CLI_ASSIGN_OR_RETURN(shape.samples, parse_integer("tail_samples", samples, 0, INT32_MAX));
-  CLI_ASSIGN_OR_RETURN(const std::string tail_name, config_value(config.get(), "tail"));
+  CLI_ASSIGN_OR_RETURN(const std::string tail_name, config_value(config, "tail"));
   shape.tail = tail_number(tail_name);
   shape.has_4_bits = tail_name == "sketch4";
   shape.candidates = candidates_of(row.maybe_share("candidates").value_or(0), shape.n, shape.k);
-  CLI_ASSIGN_OR_RETURN(const Codec codec, import_codec(engine, config.get(), shape.kv_heads, dim));
+  CLI_ASSIGN_OR_RETURN(const Codec codec, import_codec(engine, config, shape.kv_heads, dim));
   CLI_ASSIGN_OR_RETURN(shape.sizes, record_sizes(codec.get()));
   return work_of(shape);
 }

@@ -126,6 +126,7 @@ BAD = {
     'results[0].error: "0.1"': {"results": [{**QUALITY, "error": "0.1"}]},
     "results[0].error: -1": {"results": [{**QUALITY, "error": -1}]},
     "results[0].error.mean: missing": {"results": [{**QUALITY, "error": {"low": 1}}]},
+    "results[0].error: 1e+300": {"results": [{**QUALITY, "error": 1e300}]},
     "results[0].n: 1.5": {"results": [{**QUALITY, "n": 1.5}]},
     "results[0].k: missing": {"results": [{**QUALITY, "k": None}]},
     "results[0].recall: 1.5": {"results": [{**QUALITY, "recall": 1.5}]},
