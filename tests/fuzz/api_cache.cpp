@@ -192,14 +192,9 @@ void Machine::append_tokens(Bytes& bytes) {
   const bool has_values = slot->has_values != bytes.one_in(32);
   const pkv_tensor* v = has_values ? values.get() : nullptr;
   const bool has_queries = !bytes.one_in(4);
-  const auto fits = [this](const View& view) {
-    // Batches of wrong handles may make a sound view longer than the memory.
-    int64_t count = 4;
-    for (int i = 0; i < 3; ++i)
-      count *= std::max<int64_t>(view.shape[static_cast<std::size_t>(i)], 1);
-    return count <= input_.size();
-  };
-  if (!fits(keys) || !fits(values) || !fits(queries)) return;
+  // Batches of wrong handles may make a sound view longer than the memory; other views are refused.
+  const int64_t width = std::max(slot->head_dim, slot->value_dim);
+  if (n * hq * width * 4 > input_.size()) return;
   if (bytes.one_in(2)) {
     return change(slot, [&](pkv_cache* cache) {
       return pkv_cache_append(cache, in, layer, &batch.c, keys.get(), v,
