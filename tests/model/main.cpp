@@ -6,13 +6,13 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "fmt/core.h"
 #include "tests/conformance/random.h"
+#include "tests/model/folder.h"
 #include "tests/model/judge.h"
 #include "tests/model/operations.h"
 #include "tests/model/shapes.h"
@@ -77,20 +77,6 @@ Arguments parse(int count, char** words) {
   }
   return out;
 }
-
-// A folder that goes when this does.
-struct Folder {
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pkv_model_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
 
 struct Failure {
   std::size_t at;  // operation; their number: at the end
@@ -163,7 +149,7 @@ class Run {
   Machine& machine_;
   Shape shape_;
   const Arguments& arguments_;
-  Folder folder_;
+  Folder folder_{"pkv_model"};
   int64_t appended_ = 0;
 };
 

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "fmt/core.h"
+#include "tests/model/folder.h"
 #include "tests/soak/memory.h"
 #include "tests/soak/serving.h"
 
@@ -56,19 +56,6 @@ Arguments parse(int count, char** words) {
   return out;
 }
 
-struct Folder {
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pkv_soak_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
-
 std::string percentiles(std::vector<float> times) {
   if (times.empty()) return fmt::format("{:>8} {:>8} {:>8}", "-", "-", "-");
   std::sort(times.begin(), times.end());
@@ -89,7 +76,7 @@ int run(const Arguments& arguments) {
   } else if (std::getenv("PKV_CACHE_PLUGIN") == nullptr) {
     check(pkv_device_set(machine.device.get(), "threads", arguments.threads.c_str()));
   }
-  const Folder folder;
+  const cache_model::Folder folder("pkv_soak");
   cache_model::World world(machine, serving_shape());
   Serving serving(world, folder.path, static_cast<uint64_t>(arguments.seed), arguments.deep);
   const auto steps = static_cast<int64_t>(arguments.hours * kStepsPerHour);
