@@ -39,24 +39,23 @@ PKV_DEVICE float await_float(const uint64_t* at, uint64_t tag) {
   return std::bit_cast<float>(static_cast<uint32_t>(await(at, tag)));
 }
 
-// The same word of `kCount` blocks of the team, from `first` on, with its tag, all loads under way
-// at once; the bare tag of blocks that there are not.
-template <int kCount>
-PKV_DEVICE void await_team(const Team& team, int first, int offset, uint64_t tag,
-                           uint64_t (&out)[kCount]) {
-  const int32_t there = team.size - first;
+// The same word of every block of the team, with its tag, all loads under way at once; the bare tag
+// of blocks that there are not.
+PKV_DEVICE void await_team(const Team& team, int offset, uint64_t tag,
+                           uint64_t (&out)[kFusedTeam]) {
+  const int32_t size = team.size;
   const int32_t step = team.block_words;
   uint32_t difference = 0;
   do {
     difference = 0;
-    const uint64_t* from = team.of(first, offset);
+    const uint64_t* from = team.of(0, offset);
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) {
-      out[c] = c < there ? read_word(from) : tag;
+    for (int c = 0; c < kFusedTeam; ++c) {
+      out[c] = c < size ? read_word(from) : tag;
       from += step;
     }
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) difference |= static_cast<uint32_t>((out[c] ^ tag) >> 32);
+    for (int c = 0; c < kFusedTeam; ++c) difference |= static_cast<uint32_t>((out[c] ^ tag) >> 32);
   } while (difference >> (kTagShift - 32) != 0);
 }
 
@@ -149,7 +148,7 @@ PKV_APART int exchange_histogram(uint32_t wanted) {
 #pragma unroll
     for (int word = 0; word < kWordsPer; ++word) {
       uint64_t words[kFusedTeam];
-      await_team(team, 0, offset + word, tag, words);
+      await_team(team, offset + word, tag, words);
 #pragma unroll
       for (int c = 0; c < kFusedTeam; ++c) {
         all[word].add(words[c], true);
