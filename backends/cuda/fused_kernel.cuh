@@ -179,6 +179,7 @@ PKV_DEVICE void fused_row(const FusedArgs& a, int64_t row, int32_t rank,
       shared.scan.histogram[i] = 0;
     }
   }
+  if (warp != kSumWarp && (warp < 1 || warp > a.group)) join_raw();
   sync_block();
   VoteSample<kDim> sample;
   sample.load(a, at);

@@ -29,9 +29,9 @@ gpuError_t for_entries(int32_t batch, const int32_t* sequences, const int64_t* c
 }
 
 void add_side(PlaceArgs& args, const pkv_tensor& source, const pkv_pages& sink,
-              const pkv_pages& rows) {
+              const pkv_pages& rows, const pkv_pages& recent) {
   if (source.ndim == 0) return;
-  args.sides[args.side_count++] = {view_of(source), sink, rows,
+  args.sides[args.side_count++] = {view_of(source), sink, rows, recent,
                                    source.shape[2] * dtype_bytes(source.dtype)};
 }
 
@@ -59,8 +59,8 @@ pkv_status memory_words(pkv_backend_device* device, pkv_backend_stream* stream, 
 pkv_status place(pkv_backend_device* device, pkv_backend_stream* stream, const pkv_place_args* a) {
   return run_stage(device, stream, "place", [&](gpuStream_t s) {
     PlaceArgs args{};
-    add_side(args, a->keys, a->sink_keys, a->row_keys);
-    add_side(args, a->values, a->sink_values, a->row_values);
+    add_side(args, a->keys, a->sink_keys, a->row_keys, a->recent_keys);
+    add_side(args, a->values, a->sink_values, a->row_values, a->recent_values);
     args.kv_heads = a->kv_heads;
     args.sink = a->sink;
     args.states = a->states;

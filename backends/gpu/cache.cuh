@@ -56,6 +56,7 @@ struct PlaceSide {
   TensorView source;  // [n, h, width]
   pkv_pages sink;
   pkv_pages rows;
+  pkv_pages recent;
   int64_t bytes;  // of a vector
 };
 
@@ -89,10 +90,16 @@ place_rows(PlaceArgs a) {
     if (state.tokens + a.entries.firsts[entry + 1] - first > state.limit) continue;
     const int64_t position = state.tokens + a.entries.firsts[0] + token - first;
     const bool is_sink = position < a.sink;
-    const format::TokenPages pages =
-        format::token_pages(is_sink ? side.sink : side.rows, sequence, head);
-    auto* to = const_cast<std::byte*>(pages.at(is_sink ? position : position - a.sink));
-    copy_vector(to, side.source.row(a.entries.firsts[0] + token, head), side.bytes, lane);
+    const int64_t at = is_sink ? position : position - a.sink;
+    const auto place_in = [&](const pkv_pages& pages) {
+      return const_cast<std::byte*>(format::token_pages(pages, sequence, head).at(at));
+    };
+    const std::byte* from = side.source.row(a.entries.firsts[0] + token, head);
+    std::byte* to = place_in(is_sink ? side.sink : side.rows);
+    copy_vector(to, from, side.bytes, lane);
+    if (is_sink || side.recent.table == nullptr) continue;
+    std::byte* recent = place_in(side.recent);
+    if (recent != to) copy_vector(recent, from, side.bytes, lane);
   }
 }
 

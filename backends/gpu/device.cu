@@ -237,6 +237,7 @@ pkv_backend make_table() {
   table.memory_words = memory_words;
   table.stream_capturing = stream_capturing;
   table.place = place;
+  table.has_recent_rows = 1;
   table.advance = advance;
   return table;
 }

@@ -26,8 +26,15 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
   const auto make = [&](int32_t kind, int64_t bytes, std::string_view name) {
     return std::make_unique<PagePool>(device, kind, bytes, name, &pools.budget);
   };
-  pools.sinks = make(rows_kind, shape.sink_page_bytes, "rows of the sink");
+  // Steps attend to the sink in full.
+  const bool is_near = shape.keeps_recent_rows();
+  pools.sinks =
+      make(is_near ? PKV_MEMORY_DEVICE : rows_kind, shape.sink_page_bytes, "rows of the sink");
   pools.rows = make(rows_kind, shape.row_page_bytes, "rows");
+  if (is_near) {
+    pools.recent = std::make_unique<PagePool>(device, PKV_MEMORY_DEVICE, shape.row_page_bytes,
+                                              "recent rows", &pools.recent_budget);
+  }
   pools.records = make(PKV_MEMORY_DEVICE, shape.record_page_bytes, "key records");
   PKV_ASSIGN_OR_RETURN(pools.numbers, HostNumbers::create(device, identity_numbers(shape),
                                                           desc.kv_heads, desc.page_tokens));

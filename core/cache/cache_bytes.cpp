@@ -86,11 +86,12 @@ absl::StatusOr<pkv_cache_usage> Cache::bytes(std::shared_ptr<const Device> devic
   const int64_t heads = shape.geometry.kv_heads;
   for (const LayerPolicy& policy : shape.policies) {
     const bool is_sparse = policy.attention == PKV_CACHE_SPARSE;
+    const int64_t row_tables = is_sparse && shape.keeps_recent_rows() ? 2 : 1;
     PKV_RETURN_IF_ERROR(add(usage.row_pages, {{"sinks", sinks}, {"bytes", shape.sink_page_bytes}}));
     PKV_RETURN_IF_ERROR(add(usage.row_pages, {{"pages", rows}, {"bytes", shape.row_page_bytes}}));
     PKV_RETURN_IF_ERROR(
         add(usage.tables, {{"sequences", sequences},
-                           {"entries", 1 + PageTable::stride_for(most_rows) +
+                           {"entries", 1 + row_tables * PageTable::stride_for(most_rows) +
                                            PageTable::stride_for(is_sparse ? most_records : 1)},
                            {"bytes", pointer}}));
     PKV_RETURN_IF_ERROR(

@@ -85,6 +85,7 @@ absl::Status Cache::wait_for_flush(const Stream& stream, int32_t layer) {
   }
   if (std::none_of(awaits_flush_.begin(), awaits_flush_.end(), [](bool waits) { return waits; })) {
     pools_->records->release();
+    if (pools_->recent != nullptr) pools_->recent->release();
   }
   return absl::OkStatus();
 }
@@ -231,7 +232,9 @@ absl::Status Cache::flush(const Stream& stream) {
     if (!is_apart) return;
     std::swap(pools_->numbers, flush_numbers_);
     std::swap(pools_->encode_scratch, flush_scratch_);
-    pools_->records->hold(!pools_->records->is_holding());
+    const bool holds = !pools_->records->is_holding();
+    pools_->records->hold(holds);
+    if (pools_->recent != nullptr) pools_->recent->hold(holds);
   };
   exchange();
   absl::Status status;

@@ -168,6 +168,7 @@ absl::StatusOr<pkv_cache_stats> Cache::stats_sync(const Stream& stream) {
     stats.shared_pages += pool->shared();
     stats.allocated_bytes += pool->allocated_bytes();
   }
+  if (pools_->recent != nullptr) stats.allocated_bytes += pools_->recent->allocated_bytes();
   stats.bytes_per_key = format::bytes_per_key(shape_.geometry);
   return stats;
 }
@@ -205,7 +206,8 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
     }
   }
   usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes() + flush_scratch_.bytes() +
-                  (flush_numbers_ ? flush_numbers_->bytes() : 0);
+                  (flush_numbers_ ? flush_numbers_->bytes() : 0) +
+                  (pools_->recent != nullptr ? pools_->recent->allocated_bytes() : 0);
   usage.total = usage.row_pages + usage.record_pages + usage.tables + usage.occupancy +
                 usage.codecs + usage.samples + usage.scratch;
   return usage;
@@ -231,6 +233,9 @@ std::string Cache::describe() const {
   json.field("record_page_bytes", shape_.record_page_bytes);
   json.field("rows_memory", d.rows_memory == PKV_ALLOC_DEVICE ? "device" : "host");
   json.field("tables", is_on_device() ? "device" : "host");
+  json.field("recent_rows", pools_->recent != nullptr || d.rows_memory == PKV_ALLOC_DEVICE
+                                ? "device"
+                                : "host");
   json.close('}').key("options").open('{');
   for (const OptionInfo& option : option_table()) {
     const auto value = shape_.config.get(option.name);

@@ -18,9 +18,13 @@ absl::StatusOr<std::unique_ptr<Layer>> Layer::create(const CacheShape& shape, Ca
   PKV_ASSIGN_OR_RETURN(PageTable sinks, PageTable::create(shape.device, sequences, 1));
   PKV_ASSIGN_OR_RETURN(PageTable rows, PageTable::create(shape.device, sequences, 1));
   PKV_ASSIGN_OR_RETURN(PageTable records, PageTable::create(shape.device, sequences, 1));
-  std::unique_ptr<Layer> layer(new Layer(shape, pools, number,
-                                         shape.policies[static_cast<std::size_t>(number)],
-                                         std::move(sinks), std::move(rows), std::move(records)));
+  const LayerPolicy& policy = shape.policies[static_cast<std::size_t>(number)];
+  std::optional<PageTable> recent;
+  if (pools.recent != nullptr && policy.attention == PKV_CACHE_SPARSE) {
+    PKV_ASSIGN_OR_RETURN(recent, PageTable::create(shape.device, sequences, 1));
+  }
+  std::unique_ptr<Layer> layer(new Layer(shape, pools, number, policy, std::move(sinks),
+                                         std::move(rows), std::move(recent), std::move(records)));
   // Attention in full reads a codec too, the neutral one: it tells which queries are bad.
   PKV_ASSIGN_OR_RETURN(layer->sets_,
                        CodecSets::create(shape.device, shape.geometry, shape.codec_options));
@@ -130,6 +134,7 @@ absl::Status Layer::share(const Stream& stream, int32_t source, int32_t target) 
   note_change(target);
   if (to.sink) sink_pages_.set(pools_.words, target, 0, to.sink.data());
   place(row_pages_, to.rows);
+  for (std::size_t i = 0; i < to.rows.size(); ++i) set_near_page(target, static_cast<int64_t>(i));
   place(record_pages_, to.records);
   if (pool_) PKV_RETURN_IF_ERROR(set_blocks(stream, target, std::vector<int32_t>(from.blocks)));
   if (!is_sparse()) return absl::OkStatus();
@@ -222,8 +227,19 @@ pkv_pages Layer::values() const {
   return pool_->values ? bound_pages(pool_->value_table, *pool_->values) : keys();
 }
 
+pkv_pages Layer::near_keys() const {
+  if (pool_ || !near_pages_) return keys();
+  return pages_of(*near_pages_, shape_.desc.page_tokens, 0);
+}
+
+pkv_pages Layer::near_values() const {
+  if (pool_ || !near_pages_) return values();
+  return pages_of(*near_pages_, shape_.desc.page_tokens, value_offset());
+}
+
 absl::Status Layer::reserve(const Stream& stream, int64_t tokens) {
   PKV_RETURN_IF_ERROR(grow(stream, row_pages_, shape_.row_pages(tokens)));
+  if (near_pages_) PKV_RETURN_IF_ERROR(grow(stream, *near_pages_, shape_.row_pages(tokens)));
   PKV_RETURN_IF_ERROR(
       grow(stream, record_pages_, shape_.record_pages(zone_of(shape_.rules, tokens))));
   if (!is_on_device() || !is_sparse() || pools_.is_frozen) return absl::OkStatus();
@@ -234,6 +250,7 @@ absl::Status Layer::reserve(const Stream& stream, int64_t tokens) {
 
 int64_t Layer::table_bytes() const {
   int64_t bytes = sink_pages_.bytes() + row_pages_.bytes() + record_pages_.bytes();
+  if (near_pages_) bytes += near_pages_->bytes();
   if (pool_) bytes += pool_->key_table.bytes() + pool_->value_table.bytes();
   return bytes + value_sums_.bytes() + good_counts_.bytes() + states_on_device_.bytes();
 }

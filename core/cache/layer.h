@@ -32,6 +32,10 @@ struct CachePools {
   PageBudget budget;
   std::unique_ptr<PagePool> sinks;
   std::unique_ptr<PagePool> rows;
+  // Device copies of rows in host memory that steps attend to in full; NULL: there are none. They
+  // count in no limit, and steps do without those that there is no memory for.
+  std::unique_ptr<PagePool> recent;
+  PageBudget recent_budget;
   std::unique_ptr<PagePool> records;
   std::unique_ptr<PagePool> queries;  // made when the first queries come
   pkv_dtype query_type = 0;
@@ -79,6 +83,8 @@ struct SequenceState {
   int64_t encoded = 0;  // keys with records: zone or 0
   PageRef sink;
   std::vector<PageRef> rows;               // of positions behind the sink
+  std::vector<PageRef> recent;             // of each the device's copy, or none
+  std::size_t first_recent = 0;            // pages before it have no copies
   std::vector<PageRef> records;            // of the zone
   std::vector<std::shared_ptr<Fit>> fits;  // ascending by length; all at most `zone`
   std::shared_ptr<Fit> encoded_with;       // NULL: nothing encoded, or an imported codec
@@ -206,6 +212,9 @@ class Layer {
   pkv_pages sink_values() const { return pages_of(sink_pages_, shape_.desc.sink, value_offset()); }
   pkv_pages keys() const;  // position row_origin() is the table's first
   pkv_pages values() const;
+  // The same rows where they are nearest: what is attended in full.
+  pkv_pages near_keys() const;
+  pkv_pages near_values() const;
   int64_t row_origin() const { return pool_ ? 0 : shape_.desc.sink; }
   const double* value_sums() const { return value_sums_.as<double>(); }
   const int64_t* good_counts() const { return good_counts_.as<int64_t>(); }
@@ -214,6 +223,8 @@ class Layer {
 
   // Neighbouring tokens from `position` on, at most `most`.
   RowRun run_at(const SequenceState& state, int64_t position, int64_t most) const;
+  // The same for kernels that read them once.
+  RowRun near_run_at(const SequenceState& state, int64_t position, int64_t most) const;
   // Byte-exact, between views of `tokens` rows; fetch does the copying.
   absl::Status copy_run(const Stream& stream, const RowRun& from, const RowRun& to) const;
 
@@ -224,7 +235,7 @@ class Layer {
 
  private:
   Layer(const CacheShape& shape, CachePools& pools, int32_t number, LayerPolicy policy,
-        PageTable sinks, PageTable rows, PageTable records)
+        PageTable sinks, PageTable rows, std::optional<PageTable> recent, PageTable records)
       : shape_(shape),
         pools_(pools),
         number_(number),
@@ -232,6 +243,7 @@ class Layer {
         states_(static_cast<std::size_t>(shape.desc.sequences)),
         sink_pages_(std::move(sinks)),
         row_pages_(std::move(rows)),
+        near_pages_(std::move(recent)),
         record_pages_(std::move(records)) {}
 
   // What following the schedule up to a number of tokens takes.
@@ -264,6 +276,11 @@ class Layer {
   // layer_rows.cpp
   absl::Status take_rows(const Stream& stream, int32_t sequence, int64_t tokens);
   void trim(int32_t sequence);
+  // Recent rows.
+  int64_t first_recent_page(int64_t tokens) const;
+  absl::Status own_recent(const Stream& stream, int32_t sequence, int64_t page, PageRef fresh);
+  void set_near_page(int32_t sequence, int64_t page);
+  void drop_recent(int32_t sequence, int64_t pages);
   absl::Status keep_queries(const Stream& stream, int32_t sequence, const TensorView& queries,
                             int64_t first, int64_t count);
   absl::Status grow(const Stream& stream, PageTable& table, int64_t entries) const {
@@ -309,6 +326,7 @@ class Layer {
   std::shared_ptr<CodecSets::Slot> imported_slot_;
   PageTable sink_pages_;
   PageTable row_pages_;
+  std::optional<PageTable> near_pages_;  // rows, or their device copies; none: no copies
   PageTable record_pages_;
   std::optional<BoundPool> pool_;
   Buffer value_sums_;   // [sequences, h, dv] double

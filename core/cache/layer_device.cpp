@@ -78,6 +78,10 @@ absl::Status Layer::place(const Stream& stream, const Input& input) const {
   args.sink_values = sink_values();
   args.row_keys = keys();
   args.row_values = values();
+  if (near_pages_) {
+    args.recent_keys = near_keys();
+    args.recent_values = near_values();
+  }
   return device.call("place", device.backend().place, stream.handle(), &args);
 }
 

@@ -50,6 +50,64 @@ Rows values_of(const RowRun& run) {
 
 }  // namespace
 
+// Of a sequence of so many tokens, the first page of rows that are on the device too: those behind
+// the zone that the schedule encodes.
+int64_t Layer::first_recent_page(int64_t tokens) const {
+  const int64_t zone = zone_of(shape_.rules, tokens);
+  return (zone >= first_fit(shape_.rules) ? zone : 0) / shape_.desc.page_tokens;
+}
+
+void Layer::set_near_page(int32_t sequence, int64_t page) {
+  if (!near_pages_) return;
+  const SequenceState& state = states_[index(sequence)];
+  const auto i = static_cast<std::size_t>(page);
+  const PageRef& copy = state.recent[i];
+  near_pages_->set(pools_.words, sequence, page, copy ? copy.data() : state.rows[i].data());
+}
+
+// A page of rows has become the sequence's own: its copy too, in `fresh`, or there is none.
+absl::Status Layer::own_recent(const Stream& stream, int32_t sequence, int64_t page,
+                               PageRef fresh) {
+  if (!near_pages_) return absl::OkStatus();
+  PageRef& copy = states_[index(sequence)].recent[static_cast<std::size_t>(page)];
+  const PageRef before = std::exchange(copy, PageRef());
+  set_near_page(sequence, page);
+  if (!before || !fresh) return absl::OkStatus();
+  PKV_RETURN_IF_ERROR(stream.copy(fresh.data(), before.data(), pools_.recent->page_bytes()));
+  copy = std::move(fresh);
+  set_near_page(sequence, page);
+  return absl::OkStatus();
+}
+
+// Pages before this one need no copies any more.
+void Layer::drop_recent(int32_t sequence, int64_t pages) {
+  if (!near_pages_) return;
+  SequenceState& state = states_[index(sequence)];
+  const auto end = std::min(static_cast<std::size_t>(pages), state.recent.size());
+  for (; state.first_recent < end; ++state.first_recent) {
+    const std::size_t page = state.first_recent;
+    if (!state.recent[page]) continue;
+    near_pages_->set(pools_.words, sequence, static_cast<int64_t>(page), state.rows[page].data());
+    state.recent[page] = PageRef();
+  }
+}
+
+RowRun Layer::near_run_at(const SequenceState& state, int64_t position, int64_t most) const {
+  RowRun run = run_at(state, position, most);
+  const int64_t behind = position - shape_.desc.sink;
+  if (pool_ || behind < 0) return run;
+  const auto page = static_cast<std::size_t>(behind / shape_.desc.page_tokens);
+  const PageRef& copy = state.recent[page];
+  if (!copy) return run;
+  const auto* row_page = static_cast<const std::byte*>(state.rows[page].data());
+  const auto move = [&](const std::byte* at) {
+    return static_cast<std::byte*>(copy.data()) + (at - row_page);
+  };
+  run.keys = move(run.keys);
+  if (run.values != nullptr) run.values = move(run.values);
+  return run;
+}
+
 RowRun Layer::run_at(const SequenceState& state, int64_t position, int64_t most) const {
   const int64_t bytes = shape_.element_bytes;
   if (pool_) {
@@ -153,7 +211,22 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
   PKV_RETURN_IF_ERROR(pools_.sinks->take(writes_sink && !owns_sink ? 1 : 0, sinks));
   PKV_RETURN_IF_ERROR(pools_.rows->take(needed - held + (copies_row ? 1 : 0), rows));
   PKV_RETURN_IF_ERROR(grow(stream, row_pages_, needed));
+  if (near_pages_) PKV_RETURN_IF_ERROR(grow(stream, *near_pages_, needed));
   state.rows.reserve(static_cast<std::size_t>(needed));
+  state.recent.reserve(static_cast<std::size_t>(needed));
+  std::vector<PageRef> recent;
+  const int64_t first_recent = std::max(held, first_recent_page(tokens));
+  if (near_pages_) {  // or without them
+    const int64_t missing = std::max<int64_t>(0, needed - first_recent) + (copies_row ? 1 : 0);
+    pools_.recent->take(missing, recent).IgnoreError();
+  }
+  const auto next_recent = [&] {
+    PageRef page;
+    if (recent.empty()) return page;
+    page = std::move(recent.back());
+    recent.pop_back();
+    return page;
+  };
   note_change(sequence);
 
   if (!sinks.empty()) {
@@ -170,11 +243,16 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
     old = std::move(rows.back());
     rows.pop_back();
     row_pages_.set(pools_.words, sequence, first, old.data());
+    PKV_RETURN_IF_ERROR(own_recent(stream, sequence, first, next_recent()));
   }
   for (PageRef& page : rows) {
-    row_pages_.set(pools_.words, sequence, static_cast<int64_t>(state.rows.size()), page.data());
+    const auto number = static_cast<int64_t>(state.rows.size());
+    row_pages_.set(pools_.words, sequence, number, page.data());
     state.rows.push_back(std::move(page));
+    state.recent.push_back(number >= first_recent ? next_recent() : PageRef());
+    set_near_page(sequence, number);
   }
+  drop_recent(sequence, std::max<int64_t>(0, tokens - shape_.most_recent_tokens()) / page_tokens);
   return absl::OkStatus();
 }
 
@@ -182,7 +260,11 @@ absl::Status Layer::take_rows(const Stream& stream, int32_t sequence, int64_t to
 void Layer::trim(int32_t sequence) {
   SequenceState& state = states_[index(sequence)];
   note_change(sequence);
-  if (!pool_) state.rows.resize(static_cast<std::size_t>(shape_.row_pages(state.tokens)));
+  if (!pool_) {
+    state.rows.resize(static_cast<std::size_t>(shape_.row_pages(state.tokens)));
+    state.recent.resize(state.rows.size());
+    state.first_recent = std::min(state.first_recent, state.rows.size());
+  }
   if (state.tokens == 0) state.sink = PageRef();
   state.queries.truncate(state.tokens);
 }

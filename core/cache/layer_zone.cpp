@@ -86,7 +86,7 @@ absl::Status Layer::encode(const Stream& stream, int32_t sequence, int64_t begin
           stream, sequence, state.records[static_cast<std::size_t>(done / page_tokens)], true));
     }
     const int64_t room = page_tokens - done % page_tokens;
-    const RowRun run = run_at(state, shape_.desc.sink + done, std::min(room, end - done));
+    const RowRun run = near_run_at(state, shape_.desc.sink + done, std::min(room, end - done));
     const int64_t key_shape[4] = {1, g.kv_heads, run.tokens, g.head_dim};
     const int64_t key_strides[4] = {0, run.key_head_stride, run.key_token_stride, 1};
     const int64_t value_shape[4] = {1, g.kv_heads, run.tokens, g.value_dim};
@@ -175,8 +175,9 @@ void Layer::make_room(int32_t sequence, int64_t zone, std::size_t fits) {
   reserve(state.fits, state.fits.size() + fits);
   if (!is_on_device()) return;
   reserve(touched_, touched_.size() + 8);
-  // An entry and three numbers of each page's encoding, twice that where rows' pages end within it.
-  pools_.words.make_room(8 * (pages + 1));
+  // An entry and three numbers of each page's encoding, twice that where rows' pages end within it,
+  // and an entry of its rows.
+  pools_.words.make_room(9 * (pages + 1));
 }
 
 absl::Status Layer::run_advance(const Stream& stream, int32_t sequence, Advance& advance) {
@@ -192,6 +193,7 @@ absl::Status Layer::run_advance(const Stream& stream, int32_t sequence, Advance&
     PKV_RETURN_IF_ERROR(encode(stream, sequence, advance.encode_from, advance.zone));
     state.encoded = advance.zone;
     state.encoded_with = advance.fit;
+    drop_recent(sequence, advance.zone / shape_.desc.page_tokens);
   }
   state.zone = advance.zone;
   for (auto& fit : advance.pending) state.fits.push_back(std::move(fit));

@@ -10,6 +10,7 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/cache/words.h"
 #include "core/format/pages.h"
 #include "core/format/records.h"
 #include "core/pipeline/checks.h"
@@ -142,6 +143,18 @@ absl::Status CacheShape::set_sizes() {
 int64_t CacheShape::row_pages(int64_t tokens) const {
   const int64_t behind = std::max<int64_t>(0, tokens - desc.sink);
   return (behind + desc.page_tokens - 1) / desc.page_tokens;
+}
+
+bool CacheShape::keeps_recent_rows() const {
+  return desc.rows_memory == PKV_ALLOC_HOST && Words::are_served(*device) &&
+         device->backend().has_recent_rows != 0;
+}
+
+// What a captured step may see of an encoded sequence; of one that never is, not all.
+int64_t CacheShape::most_recent_tokens() const {
+  constexpr int64_t kMostUnencoded = 8192;
+  return rules.sink + rules.local + 2 * rules.interval +
+         std::min(first_fit(rules), kMostUnencoded);
 }
 
 }  // namespace pkv

@@ -57,6 +57,10 @@ struct CacheShape {
   int64_t record_pages(int64_t zone) const {
     return (zone + desc.page_tokens - 1) / desc.page_tokens;
   }
+  // Whether rows that lie in host memory are on the device too while they are attended in full, and
+  // how many tokens' of a sequence at most.
+  bool keeps_recent_rows() const;
+  int64_t most_recent_tokens() const;
 
  private:
   CacheShape(std::shared_ptr<const Device> with_device, const Config& with_config)

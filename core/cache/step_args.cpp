@@ -178,7 +178,7 @@ void StepArgs::fill_attend() {
   } else {
     add(sink_keys_, sink_values_, layer_.sink_keys(), layer_.sink_values());
   }
-  add(row_keys_, row_values_, layer_.keys(), layer_.values());
+  add(row_keys_, row_values_, layer_.near_keys(), layer_.near_values());
 }
 
 absl::Status StepArgs::book(int64_t rows) {

@@ -349,6 +349,9 @@ typedef struct pkv_place_args {
                                      * through */
   pkv_pages sink_keys, sink_values;
   pkv_pages row_keys, row_values;
+  pkv_pages recent_keys, recent_values; /* table NULL: none. Of the same shape as those of the rows;
+                                         * where an entry names another page, the row goes there
+                                         * too. With pkv_backend.has_recent_rows alone */
 } pkv_place_args;
 
 /* Optional slot advance (9; exact): the numbers of a call from the states. Entry i is counts[i]
@@ -515,6 +518,8 @@ typedef struct pkv_backend {
                       const pkv_place_args *args);
   pkv_status (*advance)(pkv_backend_device *device, pkv_backend_stream *stream,
                         const pkv_advance_args *args);
+  int32_t has_recent_rows; /* 1: `place` writes recent rows; else a cache keeps none */
+  int32_t reserved_2;
 } pkv_backend;
 
 /* Returns the backend's table, valid until the process ends, or NULL after host->report with the

@@ -110,7 +110,8 @@ typedef struct pkv_cache_usage {
   int64_t occupancy;    /* tier votes only: counts per pattern, and those up to each record page */
   int64_t codecs;       /* fitted parameters in use, and those kept for rollback */
   int64_t samples;      /* queries kept for fits */
-  int64_t scratch;      /* of steps, appends and fits, as far as it was needed */
+  int64_t scratch;      /* of steps, appends and fits, as far as it was needed, and device copies of
+                         * recent rows that lie in host memory */
   int64_t partly;       /* not in the total again: of row_pages and record_pages what lies in places
                          * for tokens that are not there */
 } pkv_cache_usage;
