@@ -20,10 +20,11 @@ import traceback
 import pariskv.hf
 import torch
 import transformers
-from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
+
+from bench.kernels import spent_by_kind
 
 GEOMETRIES = {
     "qwen2.5-1.5b": ("Qwen2Config", dict(
@@ -181,39 +182,12 @@ class Bench:
             step()
         return graph.replay
 
-    def profile(self, run, calls=4):
-        """Milliseconds of a token in kernels of the library, in matrix products, in others."""
-        if not self.is_gpu:
-            return {}
-        try:
-            with profile(activities=[ProfilerActivity.CUDA]) as found:
-                for _ in range(calls):
-                    run()
-                self.wait()
-        except RuntimeError as error:  # no profiler here: the times still count
-            return {"trouble": str(error).splitlines()[0]}
-        sums, names = {"library": 0.0, "products": 0.0, "attention": 0.0, "others": 0.0}, {}
-        for event in found.key_averages():
-            spent = event.self_device_time_total / calls / 1e3
-            kind = kind_of(event.key)
-            sums[kind] += spent
-            names[f"{kind}: {event.key[:60]}"] = round(spent, 4)
-        top = dict(sorted(names.items(), key=lambda item: -item[1])[:12])
-        return {**{name: round(value, 4) for name, value in sums.items()}, "kernels": top}
+    def profile(self, run):
+        return spent_by_kind(run) if self.is_gpu else {}
 
     def wait(self):
         if self.is_gpu:
             torch.cuda.synchronize()
-
-
-def kind_of(kernel):
-    text = kernel.lower()
-    if "pkv" in text or "pariskv" in text:
-        return "library"
-    if any(word in text for word in ("flash", "fmha", "sdpa")):
-        return "attention"
-    is_product = any(word in text for word in ("gemm", "gemv", "cutlass", "splitk", "nvjet"))
-    return "products" if is_product else "others"
 
 
 def measure(bench, method, length):

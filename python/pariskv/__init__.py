@@ -40,6 +40,7 @@ from ._library import (
     version,
 )
 from ._merge import merge
+from ._row_cache import RowCache, RowCacheStats
 
 __all__ = [
     "AbortedError",
@@ -65,6 +66,8 @@ __all__ = [
     "OutOfRangeError",
     "Regions",
     "ResourceExhaustedError",
+    "RowCache",
+    "RowCacheStats",
     "UnavailableError",
     "UnimplementedError",
     "Usage",

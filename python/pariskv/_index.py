@@ -14,6 +14,7 @@ from . import _structs as s
 from ._codec import Codec, DeviceLike, optional, reference
 from ._device import Config, check_place, device_of
 from ._library import Handle, call
+from ._row_cache import RowCache
 from ._tensors import F32, FLOATS, I32, View, address, empty_like, flat, host, output, view
 
 
@@ -90,6 +91,18 @@ class Index(Handle):
         self._lock = threading.RLock()
         self._plans: dict[Any, _Plan] = {}
         call("pkv_index_create", self.device, codec, s.I32(sequences), s.I64(capacity), self.out)
+
+    @staticmethod
+    def device_bytes(codec: Codec, capacity: int, sequences: int = 1) -> int:
+        """Of device memory that such an index takes; nothing is allocated."""
+        found, device = s.I64(), codec.device
+        call("pkv_index_bytes", device, codec, s.I32(sequences), s.I64(capacity), c.byref(found))
+        return found.value
+
+    def row_cache(self, rows: int, dtype: Any = "bfloat16") -> RowCache:
+        """For steps of this index whose keys and values are of `dtype`: as many rows for every
+        sequence and KV head, 8 to 4,096. Raises ResourceExhaustedError."""
+        return RowCache(self, rows, dtype)
 
     def append(self, keys: Any, values: Any = None, sequence: int = 0) -> None:
         """Encodes keys [h, t, d] behind those of a sequence. values [h, t, dv]: needed by every
@@ -202,12 +215,14 @@ class Index(Handle):
         sequences: Sequence[int] | None = None,
         out: Any = None,
         lse: Any = None,
+        row_cache: RowCache | None = None,
         **options: Any,
     ) -> Any:
         """A whole decoding step: retrieve, fetch from keys [sequences, h, n, d] and values
         [sequences, h, n, dv], attend. dense: up to 4 pairs of K [b, h, t, d] and V [b, h, t, dv]
         that are attended in full (sink, newest tokens). Returns the output [b, hq, dv] of the
-        query's dtype, or `out`; `lse` [b, hq] float32 gets the log-sum-exp."""
+        query's dtype, or `out`; `lse` [b, hq] float32 gets the log-sum-exp. row_cache: of this
+        index; the rows that steps fetched last, on the device."""
         q = view(query, "query", 3)
         k, v = view(keys, "keys", 4), view(values, "values", 4)
         parts = [(view(a, "dense keys", 4), view(b, "dense values", 4)) for a, b in dense]
@@ -223,6 +238,8 @@ class Index(Handle):
             step.dense[number] = s.Dense(rows=s.Rows(keys=a.tensor(), values=b.tensor()))
         if lse is not None:
             step.lse = flat(lse, "lse", shape[:2], F32).address
+        if row_cache is not None:
+            step.row_cache = row_cache._as_parameter_
         with self._lock:
             plan = self._plan(q, sequences, options)
             call("pkv_step_run", plan, self.device.stream(query), c.byref(step))

@@ -162,7 +162,12 @@ class Step(Struct):
         ("output", Tensor),
         ("lse", P),
         ("sink_logits", P),
+        ("row_cache", P),
     ]
+
+
+class RowCacheStats(Struct):
+    _fields_ = [("struct_size", U32), ("rows", I32), *_fields(I64, "device_bytes looked_up found")]
 
 
 class CacheLayer(Struct):

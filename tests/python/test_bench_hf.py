@@ -46,7 +46,7 @@ def test_rows_of_every_method(pariskv, capsys):
 
 
 def test_kernels_are_told_apart():
-    from bench.hf_gpu import kind_of
+    from bench.kernels import kind_of
 
     assert kind_of("void pkv::cuda::vote_keys<16>(Args)") == "library"
     assert kind_of("nvjet_tst_64x8_64x16_1x1_v_bz_TNN") == "products"

@@ -1,8 +1,10 @@
 """pariskv.Codec, Index and merge; the package as such."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,3 +237,56 @@ else:
         [sys.executable, "-c", code % sys.path], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_row_cache_changes_no_bit(pariskv, index, rows):
+    queries, keys, values = rows
+    options = dict(k=50, candidates=0.1)
+    cache = index.row_cache(64, "float32")
+    plain = index.step(queries[:, 0][None], keys[None], values[None], **options)
+    cached = index.step(queries[:, 0][None], keys[None], values[None], row_cache=cache, **options)
+    assert np.array_equal(plain, cached)
+    assert cache.stats()._replace(looked_up=0) == (0, 0, 0, 0)  # a CPU reads rows in place
+    cache.drop()
+    with pytest.raises(ValueError, match="rows=4, accepted: 8"):
+        index.row_cache(4, "float32")
+    with pytest.raises(IndexError):
+        cache.drop(1)
+    cache.close()
+    assert index.device_bytes(index.codec, N + 100) == index.stats().device_bytes
+
+
+ON_KERNELS = """
+import numpy as np
+import pariskv
+make = lambda seed, *shape: np.random.default_rng(seed).standard_normal(shape, np.float32)
+keys, values, query = make(1, 2, 512, 64), make(2, 2, 512, 64), make(3, 1, 8, 64)
+codec = pariskv.Codec.fit(keys, None, values, k=16, candidates=0.2)
+index = pariskv.Index(codec, 512)
+index.append(keys, values)
+cache, seen = index.row_cache(64, "float32"), []
+for turn in range(2):
+    plain, cached = (
+        index.step(query, keys[None], values[None], row_cache=one) for one in (None, cache)
+    )
+    assert np.array_equal(plain, cached)
+    seen.append(cache.stats())
+rows = 2 * 16
+assert [(one.looked_up, one.found) for one in seen] == [(rows, 0), (2 * rows, rows)], seen
+assert seen[0].rows == 64 and seen[0].device_bytes > 2 * 64 * 2 * 64 * 4
+cache.drop()
+index.step(query, keys[None], values[None], row_cache=cache)
+assert cache.stats().found == rows
+"""
+
+
+def test_a_row_cache_on_kernels_of_a_gpu(pariskv):
+    plugins = pariskv.library_path().parent / "test_backends"
+    if not (plugins / "pariskv_backend_gpu-host.so").is_file():
+        pytest.skip("the test backend gpu-host is not built")
+    root = Path(pariskv.__file__).parents[1]
+    environment = {**os.environ, "PKV_BACKEND_PATH": str(plugins), "PKV_BACKEND": "gpu-host",
+                   "PYTHONPATH": str(root)}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", ON_KERNELS], env=environment, text=True,
+                          capture_output=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
