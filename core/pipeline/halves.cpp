@@ -1,4 +1,4 @@
-// The halves of a retrieve, vote and rerank, on plans: candidates are chosen by the caller in between.
+// The halves of a retrieve, vote and rerank, on plans: the caller chooses candidates in between.
 // docs/algorithm.md, sections 4 and 6. The path in one call: retrieve.cpp.
 #include <cstddef>
 

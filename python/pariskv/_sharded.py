@@ -99,6 +99,26 @@ def _at(rows: Any, places: Any) -> Any:
     return rows.gather(-1, places[..., None])[..., 0]
 
 
+def _cut(votes: Any, most: int) -> Any:
+    """The `most`-th largest vote of each row [.., 1]; below it nothing is chosen on any rank."""
+    count = min(most, votes.shape[-1])
+    return (
+        votes.topk(count, sorted=True).values[..., -1:] if count else votes[..., :0].sum(-1, True)
+    )
+
+
+def _places(mask: Any) -> Any:
+    """Where a mask [b, h, n] is set, [b, h, w] ascending, -1 behind them; w as many as a row has at
+    most."""
+    counts = mask.sum(-1).flatten()
+    width = int(counts.max()) if counts.numel() else 0
+    row, place = mask.flatten(0, 1).nonzero().unbind(-1)
+    slot = torch.arange(len(row), device=mask.device) - (counts.cumsum(0) - counts)[row]
+    found = torch.full((len(counts), width), -1, dtype=torch.long, device=mask.device)
+    found[row, slot] = place
+    return found.view(*mask.shape[:2], width)
+
+
 def _ordered(votes: Any) -> Any:
     """Integers of 32 bits that order like votes; -0 is 0."""
     bits = (votes + 0.0).contiguous().view(torch.int32).long()
@@ -283,16 +303,22 @@ class ShardedIndex:
             votes = self.index.votes(query, sequences=[0] * batch, **self._asked())
         else:
             votes = torch.empty(batch, self.codec.geometry.kv_heads, 0, device=query.device)
-        rows = votes.shape[:-1]
-        wanted = torch.full(rows, self._options.candidates(self.length), device=query.device)
-        keys, valid = _ordered(votes), ~votes.isnan()
-        found = _largest(keys, valid, wanted, DIGITS, self.group)
-        if not bool((found.left < found.ties).any()):  # the same on every rank
-            return found.chosen | found.equal
-        own = torch.arange(votes.shape[-1], device=query.device)
-        first = ((1 << POSITIONS) - 1 - self._whole(own)).expand_as(keys)
-        among = _largest(first, found.equal, found.left, PLACES, self.group)
-        return found.chosen | among.chosen | among.equal
+        most = self._options.candidates(self.length)
+        wanted = torch.full(votes.shape[:-1], most, device=query.device)
+        valid = ~votes.isnan()
+        places = _places(valid & (votes >= _cut(votes.masked_fill(~valid, NONE), most)))
+        is_used = places >= 0
+        keys = _ordered(votes.gather(-1, places.clamp(min=0)))
+        found = _largest(keys, is_used, wanted, DIGITS, self.group)
+        chosen = found.chosen | found.equal
+        if bool((found.left < found.ties).any()):  # the same on every rank
+            first = (1 << POSITIONS) - 1 - self._whole(places)
+            among = _largest(first, found.equal, found.left, PLACES, self.group)
+            chosen = found.chosen | among.chosen | among.equal
+        # Unused places go to one behind the last.
+        mask = torch.zeros(*votes.shape[:-1], votes.shape[-1] + 1, dtype=torch.bool)
+        mask = mask.to(query.device)
+        return mask.scatter_(-1, places.masked_fill(~chosen, votes.shape[-1]), True)[..., :-1]
 
     def _samples(self, device: Any) -> Any:
         """[n] of the rank's own keys those that the whole zone's samples are."""
@@ -316,12 +342,8 @@ class ShardedIndex:
         """Of the rank's candidates and samples: positions in its index [b, h, c] (-1: unused),
         which are candidates, which only samples; per head [b, hq, c] logits, plain estimates."""
         wanted = chosen | samples
-        counts = wanted.sum(-1)
-        width = int(counts.max()) if counts.numel() else 0
-        own = torch.arange(wanted.shape[-1], device=query.device)
-        places = torch.where(wanted, own, wanted.shape[-1]).sort(-1).values[..., :width]
-        is_used = places < wanted.shape[-1]
-        places = torch.where(is_used, places, -1)
+        places, counts = _places(wanted), wanted.sum(-1)
+        width, is_used = places.shape[-1], places >= 0
         is_candidate = is_used & chosen.gather(-1, places.clamp(min=0))
         if width:
             given = {"sequences": [0] * query.shape[0], **self._asked()}

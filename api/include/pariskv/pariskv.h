@@ -364,8 +364,8 @@ PKV_API pkv_status pkv_hits_init(pkv_hits *hits, size_t struct_size);
 PKV_API pkv_status pkv_retrieve(const pkv_plan *plan, pkv_stream *stream, const pkv_tensor *query,
                                 void *scratch, const pkv_hits *hits);
 
-/* The two halves of pkv_retrieve, for a caller who chooses the candidates in between: where the keys
- * of a sequence lie on several devices, say, and the best of all of them are wanted
+/* The two halves of pkv_retrieve, for a caller who chooses the candidates in between: where the
+ * keys of a sequence lie on several devices, say, and the best of all of them are wanted
  * (docs/engines.md). Slower than pkv_retrieve, which does not hand out votes.
  *
  * pkv_vote: what candidates are chosen by (docs/algorithm.md, 4), the same bits on every backend.
