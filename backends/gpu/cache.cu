@@ -59,8 +59,10 @@ pkv_status memory_words(pkv_backend_device* device, pkv_backend_stream* stream, 
 pkv_status place(pkv_backend_device* device, pkv_backend_stream* stream, const pkv_place_args* a) {
   return run_stage(device, stream, "place", [&](gpuStream_t s) {
     PlaceArgs args{};
-    add_side(args, a->keys, a->sink_keys, a->row_keys, a->recent_keys);
-    add_side(args, a->values, a->sink_values, a->row_values, a->recent_values);
+    const bool has_recent = a->struct_size >= sizeof(pkv_place_args);  // else an older core's
+    add_side(args, a->keys, a->sink_keys, a->row_keys, has_recent ? a->recent_keys : pkv_pages{});
+    add_side(args, a->values, a->sink_values, a->row_values,
+             has_recent ? a->recent_values : pkv_pages{});
     args.kv_heads = a->kv_heads;
     args.sink = a->sink;
     args.states = a->states;

@@ -206,8 +206,8 @@ absl::StatusOr<pkv_cache_usage> Cache::usage() const {
     }
   }
   usage.scratch = scratch_.bytes() + pools_->encode_scratch.bytes() + flush_scratch_.bytes() +
-                  (flush_numbers_ ? flush_numbers_->bytes() : 0) +
-                  (pools_->recent != nullptr ? pools_->recent->allocated_bytes() : 0);
+                  (flush_numbers_ ? flush_numbers_->bytes() : 0);
+  usage.recent_rows = pools_->recent != nullptr ? pools_->recent->allocated_bytes() : 0;
   usage.total = usage.row_pages + usage.record_pages + usage.tables + usage.occupancy +
                 usage.codecs + usage.samples + usage.scratch;
   return usage;
@@ -233,9 +233,6 @@ std::string Cache::describe() const {
   json.field("record_page_bytes", shape_.record_page_bytes);
   json.field("rows_memory", d.rows_memory == PKV_ALLOC_DEVICE ? "device" : "host");
   json.field("tables", is_on_device() ? "device" : "host");
-  json.field("recent_rows", pools_->recent != nullptr || d.rows_memory == PKV_ALLOC_DEVICE
-                                ? "device"
-                                : "host");
   json.close('}').key("options").open('{');
   for (const OptionInfo& option : option_table()) {
     const auto value = shape_.config.get(option.name);
@@ -247,6 +244,7 @@ std::string Cache::describe() const {
     json.field("record_pages", bytes->record_pages).field("tables", bytes->tables);
     json.field("codecs", bytes->codecs).field("samples", bytes->samples);
     json.field("scratch", bytes->scratch).field("partly", bytes->partly);
+    json.field("recent_rows", bytes->recent_rows);
   }
   json.close('}').field("backend", shape_.device->backend().name);
   json.field("has_fused_step", shape_.device->backend().step.run != nullptr).close('}');

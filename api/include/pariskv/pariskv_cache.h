@@ -103,17 +103,18 @@ PKV_API pkv_status pkv_cache_desc_init(pkv_cache_desc *desc, size_t struct_size)
 typedef struct pkv_cache_usage {
   uint32_t struct_size;
   int32_t reserved;
-  int64_t total;        /* the sum of all below */
+  int64_t total;        /* the sum of all below, as far as `scratch` */
   int64_t row_pages;    /* K and V rows, whole pages */
   int64_t record_pages; /* key records, whole pages, with the value sums up to each page */
   int64_t tables;       /* page tables and the state of each sequence: value sums, counts */
   int64_t occupancy;    /* tier votes only: counts per pattern, and those up to each record page */
   int64_t codecs;       /* fitted parameters in use, and those kept for rollback */
   int64_t samples;      /* queries kept for fits */
-  int64_t scratch;      /* of steps, appends and fits, as far as it was needed, and device copies of
-                         * recent rows that lie in host memory */
+  int64_t scratch;      /* of steps, appends and fits, as far as it was needed */
   int64_t partly;       /* not in the total again: of row_pages and record_pages what lies in places
                          * for tokens that are not there */
+  int64_t recent_rows;  /* beside the total and all limits: device copies of rows that lie in host
+                         * memory and are attended in full, with room for those to come */
 } pkv_cache_usage;
 PKV_API pkv_status pkv_cache_usage_init(pkv_cache_usage *usage, size_t struct_size);
 
