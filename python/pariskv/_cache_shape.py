@@ -33,7 +33,8 @@ class Regions(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Bytes held, by purpose; `total` is the sum of the next seven, `partly` is within them."""
+    """Bytes held, by purpose; `total` is the sum of the next seven, `partly` is within them,
+    `recent_rows` beside them: device copies of rows in host memory."""
 
     total: int
     row_pages: int
@@ -44,6 +45,7 @@ class Usage(NamedTuple):
     samples: int
     scratch: int
     partly: int
+    recent_rows: int
 
 
 class CacheStats(NamedTuple):

@@ -198,7 +198,9 @@ class CacheUsage(Struct):
         ("struct_size", U32),
         ("reserved", I32),
         *_fields(
-            I64, "total row_pages record_pages tables occupancy codecs samples scratch partly"
+            I64,
+            "total row_pages record_pages tables occupancy codecs samples scratch partly"
+            " recent_rows",
         ),
     ]
 

@@ -190,11 +190,14 @@ class StepCase {
   }
 
   // That the rows of equal steps were found, where the backend has a use for a cache: of three
-  // steps two, but for entries that share a sequence.
+  // steps two, but for entries that share a sequence. Lines come in sets, so a step that wants a
+  // good part of them finds some sets full: then nearly all.
   void expect_found() const {
     const pkv_row_cache_stats stats = step_.row_cache_stats();
     if (stats.rows == 0) return;
-    if (3 * stats.found == 2 * stats.looked_up) return;
+    const int64_t all = 2 * stats.looked_up;
+    const int64_t least = 16 * int64_t{attend_.k} <= stats.rows ? all : all - all / 20;
+    if (3 * stats.found <= all && 3 * stats.found >= least) return;
     throw Failure(fmt::format("row cache: found {} of {} rows in three equal steps", stats.found,
                               stats.looked_up));
   }
