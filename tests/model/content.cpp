@@ -149,6 +149,12 @@ pkv_tensor Tensor::view() const {
   return tensor;
 }
 
+pkv_tensor Tensor::host_view() const {
+  pkv_tensor tensor = view();
+  tensor.device_type = PKV_DEVICE_CPU;
+  return tensor;
+}
+
 pkv_tensor no_tensor() {
   pkv_tensor tensor{};
   tensor.device_type = Tensor::device_type;

@@ -38,6 +38,7 @@ class Tensor {
   }
   // Valid as long as the tensor stays where it is.
   pkv_tensor view() const;
+  pkv_tensor host_view() const;  // as memory of the host, for calls that end with _sync
   // What views say of their memory: that of the program, unless it takes it from a device.
   static inline pkv_device_type device_type = PKV_DEVICE_CPU;
 

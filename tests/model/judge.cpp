@@ -313,8 +313,8 @@ void judge_rows(World& world, const Naive& naive, int32_t layer, int32_t sequenc
   const Tensor keys(shape.dtype, {shape.kv_heads, count, shape.head_dim});
   const Tensor values(shape.dtype, {shape.kv_heads, count, shape.value_dim});
   auto rows = filled<pkv_rows, pkv_rows_init>();
-  rows.keys = keys.view();
-  rows.values = shape.has_own_values() ? values.view() : no_tensor();
+  rows.keys = keys.host_view();
+  rows.values = shape.has_own_values() ? values.host_view() : no_tensor();
   check(pkv_cache_rows_sync(world.cache(), world.stream(), layer, sequence, begin, count, &rows));
   if (keys.bytes() != world.content().head_keys(tokens, layer).bytes()) {
     fail("keys of layer {}, sequence {}, positions {} to {} are not those appended", layer,

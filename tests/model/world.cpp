@@ -318,8 +318,8 @@ std::string World::content_of(int32_t layer, int32_t sequence) {
   const Tensor keys(shape_.dtype, {shape_.kv_heads, n, shape_.head_dim});
   const Tensor values(shape_.dtype, {shape_.kv_heads, n, shape_.value_dim});
   auto rows = filled<pkv_rows, pkv_rows_init>();
-  rows.keys = keys.view();
-  rows.values = shape_.has_own_values() ? values.view() : no_tensor();
+  rows.keys = keys.host_view();
+  rows.values = shape_.has_own_values() ? values.host_view() : no_tensor();
   check(pkv_cache_rows_sync(cache_, stream(), layer, sequence, 0, n, &rows));
   add_bytes(all, keys.bytes().data(), keys.bytes().size());
   add_bytes(all, values.bytes().data(), values.bytes().size());
