@@ -358,9 +358,8 @@ absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_
   PKV_RETURN_IF_ERROR(pools_->rows->reserve(rows));
   PKV_RETURN_IF_ERROR(pools_->sinks->reserve(sinks));
   if (pools_->recent != nullptr) {
-    // Of each sequence, and as many pages while they change.
     const int64_t recent =
-        2 * sequences * (shape_.most_recent_tokens() / shape_.desc.page_tokens + 2);
+        sequences * (shape_.most_recent_tokens() / shape_.desc.page_tokens + 2);
     PKV_RETURN_IF_ERROR(pools_->recent->reserve(sparse * std::min(row_pages, recent) -
                                                 pools_->recent->used()));
   }

@@ -30,12 +30,12 @@ namespace pkv {
 // What all layers share.
 struct CachePools {
   PageBudget budget;
+  PageBudget recent_budget;
   std::unique_ptr<PagePool> sinks;
   std::unique_ptr<PagePool> rows;
   // Device copies of rows in host memory that steps attend to in full; NULL: there are none. They
   // count in no limit, and steps do without those that there is no memory for.
   std::unique_ptr<PagePool> recent;
-  PageBudget recent_budget;
   std::unique_ptr<PagePool> records;
   std::unique_ptr<PagePool> queries;  // made when the first queries come
   pkv_dtype query_type = 0;
