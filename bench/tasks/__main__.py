@@ -9,6 +9,8 @@ default over the same prefill.
 DIR is a local directory of a model that pariskv.hf supports, or a .gguf file. docs/tasks.md.
 Exit codes: 0 done (also when --minutes ended it), 2 usage, 3 bad input."""
 
+import copy
+import functools
 import platform
 import shlex
 import signal
@@ -30,21 +32,40 @@ RUN = {"synthetic": synthetic.run, "perplexity": perplexity.run, "drift": drift.
 LINES = {"synthetic": summary.lines_of, "perplexity": perplexity.lines_of, "drift": drift.lines_of}
 
 
+@functools.lru_cache(maxsize=1)
+def loaded(path, dtype, device):
+    tokenizer, model = hf_eval.load(path, dtype)
+    return tokenizer, model.to(device)
+
+
 def load(options):
+    """(tokenizer, model), those of the run before where they are the same."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.dtype, torch.float32)
-    tokenizer, model = hf_eval.load(options.model, dtype)
-    if options.yarn:
-        config, length = model.config, model.config.max_position_embeddings
-        old = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
-        stretched = {**old, "rope_type": "yarn", "factor": options.yarn,
-                     "original_max_position_embeddings": length}  # fmt: skip
-        name = "rope_parameters" if hasattr(config, "rope_parameters") else "rope_scaling"
-        setattr(config, name, stretched)
-        config.max_position_embeddings = int(length * options.yarn)
-        fresh = type(model)(config).to(dtype)
-        fresh.load_state_dict(model.state_dict())
-        fresh.generation_config, model = model.generation_config, fresh
-    return tokenizer, model.to(options.device)
+    if not options.yarn:
+        return loaded(options.model, dtype, options.device)
+    tokenizer, model = loaded(options.model, dtype, options.device)
+    return tokenizer, stretched(model, options.yarn)
+
+
+def stretched(model, factor):
+    """A model of the same weights, whose positions YaRN stretches."""
+    config = copy.deepcopy(model.config)
+    length = config.max_position_embeddings
+    old = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
+    scaling = {**old, "rope_type": "yarn", "factor": factor,
+               "original_max_position_embeddings": length}  # fmt: skip
+    name = "rope_parameters" if hasattr(config, "rope_parameters") else "rope_scaling"
+    setattr(config, name, scaling)
+    config.max_position_embeddings = int(length * factor)
+    with torch.device("meta"):
+        fresh = type(model)(config)
+    fresh.load_state_dict(model.state_dict(), assign=True)
+    for path, module in list(fresh.named_modules()):
+        if any(True for _ in module.named_buffers(recurse=False)):  # tables, which are not saved
+            owner, _, name = path.rpartition(".")
+            setattr(fresh.get_submodule(owner), name, type(module)(config).to(model.device))
+    fresh.generation_config = model.generation_config
+    return fresh.eval()
 
 
 def head_of(options, argv):

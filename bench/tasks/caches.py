@@ -5,6 +5,7 @@ import torch
 from pariskv.hf._attention import _full
 
 from .mapped import MappedCache
+from .sparse import SparseCache
 
 METHODS = {  # each also with options: default+k=400
     "full": None,
@@ -32,7 +33,7 @@ class FullCache(pariskv.hf.Cache):
             ]
             for _ in "kv"
         )
-        self.room, self.lengths = room, None
+        self.room, self.lengths, self.rows = room, None, slice(0, batch)
 
     def put(self, number, rows, begin, key, value):
         for held, new in ((self.keys, key), (self.values, value)):
@@ -43,8 +44,8 @@ class FullCache(pariskv.hf.Cache):
         end = seen + key.shape[2]
         if self.lengths is not None:
             return self.attend_ragged(number, query, key, value, scale).transpose(1, 2)
-        self.put(number, slice(None), seen, key, value)
-        keys, values = (held[number][:, :, :end] for held in (self.keys, self.values))
+        self.put(number, self.rows, seen, key, value)
+        keys, values = (held[number][self.rows, :, :end] for held in (self.keys, self.values))
         if key.shape[2] == 1 and not layer.is_sliding:
             out = torch.nn.functional.scaled_dot_product_attention(
                 query, keys, values, scale=scale, enable_gqa=True
@@ -65,7 +66,7 @@ class FullCache(pariskv.hf.Cache):
         mask = seen <= at[:, None]
         if self.layers[number].is_sliding:
             mask &= seen > at[:, None] - self.shape.policies[number]
-        keys, values = (held[number][:, :, :end] for held in (self.keys, self.values))
+        keys, values = (held[number][self.rows, :, :end] for held in (self.keys, self.values))
         return torch.nn.functional.scaled_dot_product_attention(
             query, keys, values, attn_mask=mask[:, None, None], scale=scale, enable_gqa=True
         )
@@ -77,9 +78,13 @@ class FullCache(pariskv.hf.Cache):
         device = self.keys[0].device
         self.lengths = torch.tensor(lengths, device=device) if len({*lengths}) > 1 else None
 
-    def reset(self):
+    def holds(self, batch, room):
+        return self.room >= room and len(self.keys[0]) >= batch
+
+    def begin(self, batch):
+        """Empty, for the first `batch` rows."""
         self.set_length(0)
-        self.lengths = None
+        self.lengths, self.rows = None, slice(0, batch)
 
 
 class Prefill(pariskv.hf.Cache):
@@ -99,8 +104,10 @@ class Prefill(pariskv.hf.Cache):
             if isinstance(cache, MappedCache):
                 mine = cache.rows(number, self.row, query, key, value)
             sequences = cache._open(mine[0], self.batch, scale)
-            slot = sequences.slots[self.row : self.row + 1]
-            sequences.store.append(number, *mine, sequences=slot, counts=[len(mine[0])])
+            store, slot = sequences.store, sequences.slots[self.row : self.row + 1]
+            if store.config["center"] == store.config["balance"] == "off":
+                mine = mine[:2]  # nothing is fitted to queries: they need not be kept
+            store.append(number, *mine, sequences=slot, counts=[len(mine[0])])
         layer = self.layers[number]
         window = self.shape.policies[number] if layer.is_sliding else None
         return _full(query, key, value, None, scale, 0.0, window, None).transpose(1, 2)
@@ -128,33 +135,31 @@ class World:
         self.name = pariskv.hf._cache_argument(model)
         self.methods = {method: options_of(method, rows_memory) for method in methods}
         self.device = next(model.parameters()).device
-        self._caches, self._batch = {}, 0
+        self._caches, self._most = {}, 0
 
     def forward(self, ids, cache, **options):
         return self.model(ids, **{self.name: cache}, **options).logits
 
     def cache(self, method, batch, room):
         """An empty cache of `batch` rows of up to `room` tokens."""
-        if batch != self._batch:
+        if batch > self._most:
             self._caches.clear()
+            self._most = batch
+        held = self._caches.get(method)
+        if isinstance(held, FullCache) and not held.holds(batch, room):
+            self._caches.pop(method)
+            held = None
+        if held is None:
             if self.device.type == "cuda":  # the library takes its memory beside torch's
                 torch.cuda.empty_cache()
-            self._batch = batch
-        held = self._caches.get(method)
-        if held is None or method == "full" and held.room < room:
-            self._caches.pop(method, None)
-            held = None
             if method == "full":
                 held = FullCache(self.model, batch, room)
             else:
-                options = {"exact_from": ONE_BLOCK, "sequences": batch, **self.methods[method]}
-                kind = MappedCache if method.startswith("mapped") else pariskv.hf.Cache
-                held = kind(self.model, **options)
+                options = {"exact_from": ONE_BLOCK, "sequences": self._most}
+                kind = MappedCache if method.startswith("mapped") else SparseCache
+                held = kind(self.model, **options, **self.methods[method])
             self._caches[method] = held
-        else:
-            held.reset()
-        if isinstance(held, MappedCache):
-            held.begin(batch)
+        held.begin(batch)
         return held
 
     def prefill(self, rows, room):

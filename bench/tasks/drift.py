@@ -94,24 +94,32 @@ def run(job):
                      "per_layer": pairs.mean(axis=0).round(4).tolist()})  # fmt: skip
         job.say(f"{method}: {at} tokens")
 
-    found, seconds = perplexity.forced(job, some, options.prompt, options.block, look)
+    def finish(found, seconds):
+        over_time, full = [], found.get("full")
+        for method, losses in found.items():
+            for begin in range(0, losses.shape[1], options.every):
+                part = slice(begin, begin + options.every)
+                against = None if full is None or method == "full" else [full[:, part]]
+                over_time.append({"method": method, "from": options.prompt + begin,
+                                  **perplexity.compared([losses[:, part]], against)})  # fmt: skip
+        return {
+            "pieces": [{"text": name, "piece": number} for name, number, _ in some],
+            "ms_per_forward": {m: round(1e3 * value, 3) for m, value in seconds.items()},
+            "recall": rows,
+            "loss": over_time,
+            "totals": {
+                m: perplexity.compared([x], None if full is None or m == "full" else [full])
+                for m, x in found.items()
+            },
+        }
+
+    latest = {}, {}
+    turns = perplexity.forced(job, some, options.prompt, options.block, options.every, look)
+    for latest in turns:
+        job.save(finish(*latest))
     for watch in watches.values():
         watch.inner.__self__.__dict__.pop("attend_layer")
-    over_time = []
-    for method, losses in found.items():
-        for begin in range(0, losses.shape[1], options.every):
-            part = slice(begin, begin + options.every)
-            full = found["full"][:, part] if "full" in found else None
-            mine = full if method == "full" else losses[:, part]
-            over_time.append({"method": method, "from": options.prompt + begin,
-                              **perplexity.compared(mine, full)})  # fmt: skip
-    return {
-        "pieces": [{"text": name, "piece": number} for name, number, _ in some],
-        "ms_per_forward": {m: round(1e3 * value, 3) for m, value in seconds.items()},
-        "recall": rows,
-        "loss": over_time,
-        "totals": {m: perplexity.compared(x, found.get("full")) for m, x in found.items()},
-    }
+    return finish(*latest)
 
 
 def lines_of(found):

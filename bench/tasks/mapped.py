@@ -1,18 +1,20 @@
 """An experiment: a cache whose keys and queries go through a linear map of each KV head, fitted to
 the prompt (bench/maps.py), before the library sees them."""
 
-import pariskv.hf
 import torch
 
 from bench.maps import fitted
 
+from .sparse import SparseCache
+
 LEAST_ZONE = 1024
 
 
-class MappedCache(pariskv.hf.Cache):
+class MappedCache(SparseCache):
     """Rows are kept as float32, so that the map costs no further rounding."""
 
     def begin(self, batch):
+        super().begin(batch)
         self.maps = {}
         self.batch = batch
 

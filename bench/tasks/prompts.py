@@ -39,6 +39,7 @@ class Kit:
         self.start = [] if chat and self.before else start
 
     def ids(self, text):
+        """Tokens of a text, or of each of a list."""
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
     def assemble(self, tokens, head, tail, prefix, body):
@@ -85,12 +86,14 @@ def needles(kit, rng, tokens, keys=1, values=1, asked=1, kind="number", hay="tex
     def body(room):
         left = room - sum(map(len, pieces))
         if hay == "lines":
-            filler = []
-            while True:
-                line = kit.ids(NEEDLE.format(kind, name(), value()) + "\n")
-                if len(filler) + len(line) > left:
-                    break
-                filler += line
+            filler, is_full = [], False
+            while not is_full:
+                lines = [NEEDLE.format(kind, name(), value()) + "\n" for _ in range(256)]
+                for line in kit.ids(lines):
+                    is_full = len(filler) + len(line) > left
+                    if is_full:
+                        break
+                    filler += line
         else:
             draw = kit.corpus.noise_of if hay == "noise" else None
             filler = draw(max(left, 0)) if draw else kit.corpus.window(rng, max(left, 0))
@@ -175,14 +178,18 @@ def common_words(kit, rng, tokens):
         return numbered(found)
 
     def body(room):
-        low, high = 0, min(len(others), room // (2 * seldom))
-        while low < high:
-            middle = (low + high + 1) // 2
-            if len(kit.ids(words(middle))) <= room:
-                low = middle
+        # Tokens grow almost evenly with words: a few guesses, of which the longest that fits.
+        best, low, high = [], 0, min(len(others), room // (2 * seldom))
+        guess = high
+        while low <= high:
+            found = kit.ids(words(guess))
+            if len(found) <= room:
+                best, low = found, guess + 1
             else:
-                high = middle - 1
-        return kit.ids(words(low))
+                high = guess - 1
+            guess = int(guess * room / max(1, len(found)))
+            guess = min(max(guess, low), high)
+        return best
 
     shown = chosen[10:20] * 4 + others[-20:]
     rng.shuffle(shown)
@@ -209,8 +216,8 @@ def questions(kit, rng, tokens, hops=1):
 
     def body(room):
         titles, texts = [], []
-        for i, person in enumerate(everyone):
-            pair = kit.ids(f"Document {i + 1}:\n"), kit.ids(person.text() + "\n\n")
+        numbered = kit.ids([f"Document {i + 1}:\n" for i in range(len(everyone))])
+        for pair in zip(numbered, kit.ids([person.text() + "\n\n" for person in everyone])):
             room -= sum(map(len, pair))
             if room < 0:
                 break

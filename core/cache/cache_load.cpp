@@ -208,7 +208,7 @@ absl::Status Cache::load_queries(const Stream& stream, const PkvFile& file, Sect
     }
     last = position;
     PKV_RETURN_IF_ERROR(
-        layer.queries(sequence).write(stream, *pools_->queries, position, *tensors_.queries, 0));
+        layer.queries(sequence).write(stream, *pools_->queries, position, *tensors_.queries, 0, 1));
     PKV_RETURN_IF_ERROR(stream.sync());
   }
   return absl::OkStatus();

@@ -204,11 +204,12 @@ absl::Status Layer::keep_queries(const Stream& stream, int32_t sequence, const T
   for (int64_t fit = next_fit_of(state); fit != kNever; fit = next_fit(shape_.rules, fit)) {
     const int64_t until = tokens_of_zone(shape_.rules, fit);
     if (until - shape_.desc.fit_positions >= end) break;
-    for (done = std::max(done, until - shape_.desc.fit_positions); done < std::min(end, until);
-         ++done) {
-      PKV_RETURN_IF_ERROR(
-          state.queries.write(stream, *pools_.queries, done, queries, first + done - begin));
-    }
+    done = std::max(done, until - shape_.desc.fit_positions);
+    const int64_t some = std::min(end, until) - done;
+    if (some <= 0) continue;
+    PKV_RETURN_IF_ERROR(
+        state.queries.write(stream, *pools_.queries, done, queries, first + done - begin, some));
+    done += some;
   }
   return absl::OkStatus();
 }

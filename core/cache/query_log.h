@@ -16,9 +16,10 @@ class QueryLog {
  public:
   static constexpr int64_t kBlock = 64;
 
-  // Query `token` of queries [n, hq, d], that of `position`. The pool's pages hold a block.
+  // Queries `token` to `token + count - 1` of queries [n, hq, d], those of `position` and what
+  // follows. The pool's pages hold a block.
   absl::Status write(const Stream& stream, PagePool& pool, int64_t position,
-                     const TensorView& queries, int64_t token);
+                     const TensorView& queries, int64_t token, int64_t count);
   // Forgets positions from `tokens` on.
   void truncate(int64_t tokens);
 
@@ -43,6 +44,9 @@ class QueryLog {
     PageRef page;
     uint64_t present = 0;  // bit i: position kBlock * number + i
   };
+  absl::Status write_in_block(const Stream& stream, PagePool& pool, int64_t position,
+                              const TensorView& queries, int64_t token, int64_t count);
+
   std::map<int64_t, Block> blocks_;  // by number
 };
 

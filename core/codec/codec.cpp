@@ -52,12 +52,13 @@ Number* piece(const Buffer& buffer, int64_t offset) {
 // Values do not count here: the pivot affects rounding only (2.2).
 absl::Status find_pivot(const Stream& stream, const TensorView& keys, int64_t head,
                         std::span<float> pivot) {
-  constexpr int64_t kBlock = 64;  // keys looked at between two waits
+  constexpr int64_t kBlock = 64;  // keys looked at between two waits, behind the first one
   const int64_t row_bytes = keys.extent(2) * keys.element_bytes();
   std::vector<float> rows(static_cast<std::size_t>(kBlock) * pivot.size());
   auto* bytes = reinterpret_cast<std::byte*>(rows.data());
-  for (int64_t begin = 0; begin < keys.extent(1); begin += kBlock) {
-    const int64_t count = std::min(kBlock, keys.extent(1) - begin);
+  int64_t count = 0;
+  for (int64_t begin = 0; begin < keys.extent(1); begin += count) {
+    count = begin == 0 ? 1 : std::min(kBlock, keys.extent(1) - begin);
     for (int64_t t = 0; t < count; ++t) {
       const auto* key = static_cast<const std::byte*>(keys.origin()) +
                         keys.element_offset(head, begin + t, 0) * keys.element_bytes();

@@ -18,8 +18,15 @@
 namespace pkv {
 namespace {
 
-constexpr int64_t kPickPpm = 100000;  // of the keys, per query position
-constexpr int32_t kBatch = 8;         // query positions that vote in one call
+constexpr int64_t kPickPpm = 100000;     // of the keys, per query position
+constexpr int64_t kLeastBatch = 8;       // query positions that vote in one call, and
+constexpr int64_t kMostVotes = 1 << 23;  // votes in one call where more positions do
+
+// Each call is awaited, which on a device takes longer than its work.
+int32_t batch_of(int64_t kv_heads, int64_t keys, int64_t positions) {
+  const int64_t fitting = std::max(kLeastBatch, kMostVotes / (kv_heads * keys));
+  return static_cast<int32_t>(std::min(fitting, positions));
+}
 
 // Records with a vote factor and nothing of the values.
 pkv_geometry pick_geometry(pkv_geometry g) {
@@ -158,25 +165,28 @@ absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream,
   PKV_ASSIGN_OR_RETURN(const Zone zone, Zone::create(stream, first_pass, keys));
   const pkv_candidate_rule rule = format::candidate_rule(kPickPpm, 0);
   const int64_t most = format::candidate_count(rule, n);
+  const int32_t at_once = batch_of(h, n, m);
   PKV_ASSIGN_OR_RETURN(const auto sequences,
-                       Array<int32_t>::create(stream, "sequences", {{"batch", kBatch}}));
+                       Array<int32_t>::create(stream, "sequences", {{"batch", at_once}}));
   PKV_ASSIGN_OR_RETURN(const auto lengths,
-                       Array<int64_t>::create(stream, "lengths", {{"batch", kBatch}}));
-  PKV_RETURN_IF_ERROR(sequences.fill(stream, std::vector<int32_t>(kBatch, 0)));
-  PKV_RETURN_IF_ERROR(lengths.fill(stream, std::vector<int64_t>(kBatch, n)));
+                       Array<int64_t>::create(stream, "lengths", {{"batch", at_once}}));
+  PKV_RETURN_IF_ERROR(
+      sequences.fill(stream, std::vector<int32_t>(static_cast<std::size_t>(at_once), 0)));
+  PKV_RETURN_IF_ERROR(
+      lengths.fill(stream, std::vector<int64_t>(static_cast<std::size_t>(at_once), n)));
   PKV_ASSIGN_OR_RETURN(const auto votes,
                        Array<float>::create(stream, "picking: votes",
-                                            {{"batch", kBatch}, {"kv_heads", h}, {"n", n}}));
+                                            {{"batch", at_once}, {"kv_heads", h}, {"n", n}}));
   PKV_ASSIGN_OR_RETURN(
       const auto candidates,
       Array<int32_t>::create(stream, "picking: candidates",
-                             {{"batch", kBatch}, {"kv_heads", h}, {"candidates", most}}));
+                             {{"batch", at_once}, {"kv_heads", h}, {"candidates", most}}));
   PKV_ASSIGN_OR_RETURN(
       const auto counts,
-      Array<int32_t>::create(stream, "picking: counts", {{"batch", kBatch}, {"kv_heads", h}}));
+      Array<int32_t>::create(stream, "picking: counts", {{"batch", at_once}, {"kv_heads", h}}));
 
-  for (int64_t begin = 0; begin < m; begin += kBatch) {
-    const auto batch = static_cast<int32_t>(std::min<int64_t>(kBatch, m - begin));
+  for (int64_t begin = 0; begin < m; begin += at_once) {
+    const auto batch = static_cast<int32_t>(std::min<int64_t>(at_once, m - begin));
     const Positions positions(queries, begin, batch);
     pkv_vote_args vote{};
     vote.struct_size = sizeof vote;

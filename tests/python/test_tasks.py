@@ -175,6 +175,76 @@ def test_a_map_keeps_attention_and_finds_more(pariskv):
     assert recall(mapped, there[0], there[1], **off) > recall(keys, fit, judges) + 0.02
 
 
+def test_rows_of_a_batch_do_not_know_of_each_other(tiny, pariskv):
+    """Prompts of unequal length: tokens and losses of a batch are those of each prompt alone,
+    whatever the caches held before and however many rows they had."""
+    from bench.tasks import caches, texts
+    from bench.tasks.answers import greedy
+
+    _, tokenizer, model = tiny
+    methods = ["full", f"default+{SHAPE}+k=40", f"paper+{SHAPE}+k=40", f"all+{SHAPE}",
+               f"mapped+{SHAPE}+k=40"]  # fmt: skip
+    ids = tokenizer(texts.manual()[:20000]).input_ids
+    rows = [ids[begin : begin + n] for begin, n in ((0, 900), (500, 700), (3000, 460), (90, 700))]
+
+    def said(world, some):
+        held, logits = world.prefill(some, max(map(len, some)) + 16)
+        return {
+            method: world.decode(cache, logits, some, 16, greedy, lambda _: False)
+            for method, cache in held.items()
+        }
+
+    with torch.inference_mode():
+        world = caches.World(model, methods)
+        together, pair = said(world, rows), said(world, rows[1:3])
+        alone = [said(world, [row]) for row in rows]
+        fresh = said(caches.World(model, methods), [rows[3]])
+    for method in methods:
+        wanted = [one[method][0] for one in alone]
+        assert together[method] == wanted and pair[method] == wanted[1:3], method
+        assert fresh[method] == wanted[3:], method
+    assert together["full"] == together[methods[3]] != together[methods[1]]
+    assert len({tuple(tokens) for tokens in together["full"]}) == 4
+
+
+@pytest.mark.parametrize("suite", ["perplexity", "drift"])
+def test_a_run_that_is_cut_keeps_what_it_has(tiny, pariskv, tmp_path, monkeypatch, suite):
+    """Methods take turns, so that all have come equally far."""
+    from bench.tasks import job
+
+    methods = f"full,default+{SHAPE}"
+    arguments = ["--suite", suite, "--model", tiny[0], "--methods", methods, "--prompt", 700,
+                 "--tokens", 256, "--every", 64, "--block", 16, "--batch", 2, "--text", "manual",
+                 "--pieces", 2]  # fmt: skip
+    _, whole = run(arguments, tmp_path)
+    turns = iter([True] * (3 if suite == "perplexity" else 2))
+    monkeypatch.setattr(job.Clock, "has", lambda self, seconds: next(turns, False))
+    code, cut = run(arguments, tmp_path)
+    assert code == 0 and "at 128 tokens" in cut["stopped"]
+    assert {row["tokens"] for row in cut["totals"].values()} == {2 * 128}
+    if suite == "drift":
+        assert cut["loss"] == [row for row in whole["loss"] if row["from"] < 700 + 128]
+        assert cut["recall"] == whole["recall"][: len(cut["recall"])] != []
+    # What was written after the last turn is what the run gave.
+    monkeypatch.setattr(job.Clock, "has", lambda self, seconds: True)
+    monkeypatch.setattr(job.Job, "save", stop_after(2, job.Job.save))
+    with pytest.raises(KeyboardInterrupt):
+        run(arguments, tmp_path)
+    left = json.loads((tmp_path / "out.json").read_text())
+    assert left["totals"] == cut["totals"]
+
+
+def stop_after(count, save):
+    left = iter(range(count))
+
+    def saving(self, found):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return save(self, found)
+
+    return saving
+
+
 def test_it_ends_in_time_with_what_there_is(tiny, pariskv, tmp_path):
     code, found = run(["--model", tiny[0], "--minutes", 0, "--lengths", 2048], tmp_path)
     assert code == 0 and found["results"] == [] and "--minutes" in found["stopped"]
