@@ -48,7 +48,7 @@ bool is_of_this_process(const Pointer& pointer) noexcept {
   }
 }
 
-// For pkv_thing_destroy. What the child of a fork has is a copy, whose device is the parent's: left.
+// For pkv_thing_destroy. What the child of a fork has is a copy with the parent's device: left.
 template <class Handle>
 void destroy(Handle* handle) noexcept {
   if (handle != nullptr && is_of_this_process(handle)) delete handle;
@@ -56,7 +56,7 @@ void destroy(Handle* handle) noexcept {
 
 }  // namespace pkv
 
-// Leaves the body with INVALID_ARGUMENT if the argument, written as in the header, is NULL, and with
+// Leaves the body with INVALID_ARGUMENT if the argument, written as in the header, is NULL, with
 // FAILED_PRECONDITION if it is an object of the process that this one was forked from.
 #define PKV_REQUIRE(argument)                                                           \
   do {                                                                                  \

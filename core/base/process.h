@@ -1,5 +1,5 @@
-// Tells a process from the one that it was forked from. The child of a fork has copies of all objects,
-// but neither the threads nor, on a GPU, the device behind them.
+// Tells a process from the one that it was forked from. The child of a fork has copies of all
+// objects, but neither the threads nor, on a GPU, the device behind them.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@
  *     error.
  *  8. Texts are UTF-8, end in NUL, and live until the object they were asked from is destroyed.
  *  9. Objects, configs apart, stay with their process: in the child of a fork each call with one of
- *     the parent's is PKV_FAILED_PRECONDITION, and destroying one does nothing. What the child makes
+ *     the parent's is PKV_FAILED_PRECONDITION, and destroying one does nothing. What a child makes
  *     from a runtime of its own works; docs/embedding.md says what is left of threads and GPUs. */
 #ifndef PARISKV_H_
 #define PARISKV_H_
