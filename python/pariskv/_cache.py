@@ -59,6 +59,7 @@ class Cache(Handle):
         **options: Any,
     ) -> None:
         self.device = device_of(None, device)
+        self._last_batch: tuple[Any, s.CacheBatch] | None = None
         super().__init__("pkv_cache_destroy", self.device)
         desc = description(layers, kv_heads, query_heads, dtype, options)
         self.config = Config(profile, head_dim=head_dim, **options)
@@ -110,6 +111,19 @@ class Cache(Handle):
     # ---- tokens and steps
 
     def _batch(self, tokens: int, sequences: Any, counts: Any) -> s.CacheBatch:
+        # The layers of a model ask for the same one in turn, so the last one is kept.
+        key = None
+        if type(sequences) is list and (counts is None or type(counts) is list):
+            key = tokens, tuple(sequences), None if counts is None else tuple(counts)
+            known = self._last_batch
+            if known is not None and known[0] == key:
+                return known[1]
+        batch = self._new_batch(tokens, sequences, counts)
+        self._last_batch = None if key is None else (key, batch)
+        return batch
+
+    @staticmethod
+    def _new_batch(tokens: int, sequences: Any, counts: Any) -> s.CacheBatch:
         named = host([0] if sequences is None else sequences, np.int32)
         if counts is None and len(named) == 1:
             counts = [tokens]

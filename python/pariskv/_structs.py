@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import functools
 from typing import Any
 
 P = c.c_void_p
@@ -14,13 +15,17 @@ class Struct(c.Structure):
     """Fills struct_size, where there is one, and takes fields by name."""
 
     def __init__(self, **fields: Any) -> None:
-        names = {field[0] for field in self._fields_}
-        unknown = set(fields) - names
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no {sorted(unknown)}")
+        names = _names_of(type(self))
+        if not names.issuperset(fields):
+            raise TypeError(f"{type(self).__name__} has no {sorted(set(fields) - names)}")
         if "struct_size" in names:
             fields.setdefault("struct_size", c.sizeof(self))
         super().__init__(**fields)
+
+
+@functools.cache  # every step makes some
+def _names_of(kind: type[c.Structure]) -> frozenset[str]:
+    return frozenset(field[0] for field in kind._fields_)
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:

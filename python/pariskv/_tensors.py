@@ -4,6 +4,7 @@ copies, as the library's pkv_tensor; and outputs of the caller's kind."""
 from __future__ import annotations
 
 import ctypes as c
+import functools
 import sys
 from typing import Any, NamedTuple
 
@@ -19,6 +20,11 @@ SIZES = {F32: 4, F16: 2, BF16: 2, U8: 1, I32: 4, I64: 8}
 FLOATS = (F32, F16, BF16)
 
 
+@functools.lru_cache(maxsize=1024)  # the steps of a model have the same ones, over and over
+def _axes(extents: tuple[int, ...]) -> Any:
+    return (c.c_int64 * len(extents))(*extents)
+
+
 class View(NamedTuple):
     """A borrowed tensor. `owner` keeps the memory alive; strides count elements."""
 
@@ -32,16 +38,14 @@ class View(NamedTuple):
     is_readonly: bool
 
     def tensor(self) -> Tensor:
-        count = len(self.shape)
-        axes = c.c_int64 * count
         result = Tensor(
             data=self.address or None,
             device_type=self.device_type,
             device_id=self.device_id,
-            ndim=count,
+            ndim=len(self.shape),
             dtype=self.dtype,
-            shape=axes(*self.shape),
-            strides=axes(*self.strides),
+            shape=_axes(self.shape),
+            strides=_axes(self.strides),
         )
         result.owner = self.owner
         return result
@@ -83,6 +87,9 @@ def current_stream(ordinal: int, *arrays: Any) -> int:
     return 0
 
 
+_torch_dtype_number = functools.cache(dtype_number)
+
+
 def _torch_view(array: Any) -> View:
     torch = sys.modules["torch"]
     kinds = {"cpu": CPU, "cuda": CUDA}
@@ -97,7 +104,7 @@ def _torch_view(array: Any) -> View:
         array.data_ptr(),
         tuple(array.shape),
         array.stride(),
-        dtype_number(array.dtype),
+        _torch_dtype_number(array.dtype),
         kind,
         array.device.index or 0,
         array,
