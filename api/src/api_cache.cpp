@@ -100,7 +100,7 @@ pkv_status pkv_cache_create(pkv_device* device, const pkv_config* config,
   });
 }
 
-void pkv_cache_destroy(pkv_cache* cache) { delete cache; }
+void pkv_cache_destroy(pkv_cache* cache) { pkv::destroy(cache); }
 
 pkv_status pkv_cache_reserve(pkv_cache* cache, pkv_stream* stream, int64_t tokens,
                              int64_t total_tokens, int64_t step_tokens) {

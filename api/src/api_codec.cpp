@@ -53,7 +53,7 @@ pkv_status pkv_codec_fit_sync(pkv_device* device, pkv_stream* stream, const pkv_
   });
 }
 
-void pkv_codec_destroy(pkv_codec* codec) { delete codec; }
+void pkv_codec_destroy(pkv_codec* codec) { pkv::destroy(codec); }
 
 pkv_status pkv_codec_import(pkv_device* device, const pkv_config* config,
                             const pkv_codec_data* data, pkv_codec** out) {

@@ -26,7 +26,7 @@ pkv_status pkv_device_open(const pkv_runtime* runtime, const char* backend, int3
   });
 }
 
-void pkv_device_close(pkv_device* device) { delete device; }
+void pkv_device_close(pkv_device* device) { pkv::destroy(device); }
 
 pkv_status pkv_device_describe(const pkv_device* device, const char** out) {
   return pkv::guard(__func__, [&]() -> absl::Status {
@@ -124,7 +124,7 @@ pkv_status pkv_stream_wrap(pkv_device* device, uintptr_t native, pkv_stream** ou
   });
 }
 
-void pkv_stream_destroy(pkv_stream* stream) { delete stream; }
+void pkv_stream_destroy(pkv_stream* stream) { pkv::destroy(stream); }
 
 pkv_status pkv_stream_sync(pkv_stream* stream) {
   return pkv::guard(__func__, [&]() -> absl::Status {
@@ -144,7 +144,7 @@ pkv_status pkv_event_create(pkv_device* device, pkv_event** out) {
   });
 }
 
-void pkv_event_destroy(pkv_event* event) { delete event; }
+void pkv_event_destroy(pkv_event* event) { pkv::destroy(event); }
 
 pkv_status pkv_event_record(pkv_event* event, pkv_stream* stream) {
   return pkv::guard(__func__, [&]() -> absl::Status {

@@ -43,7 +43,7 @@ pkv_status pkv_index_create(pkv_device* device, const pkv_codec* codec, int32_t 
   });
 }
 
-void pkv_index_destroy(pkv_index* index) { delete index; }
+void pkv_index_destroy(pkv_index* index) { pkv::destroy(index); }
 
 pkv_status pkv_index_append(pkv_index* index, pkv_stream* stream, int32_t sequence,
                             const pkv_tensor* keys, const pkv_tensor* values) {

@@ -71,7 +71,7 @@ pkv_status pkv_plan_create(const pkv_index* index, const pkv_config* config,
   });
 }
 
-void pkv_plan_destroy(pkv_plan* plan) { delete plan; }
+void pkv_plan_destroy(pkv_plan* plan) { pkv::destroy(plan); }
 
 pkv_status pkv_plan_scratch_bytes(const pkv_plan* plan, int64_t* out) {
   return pkv::guard(__func__, [&]() -> absl::Status {

@@ -23,7 +23,7 @@ pkv_status pkv_row_cache_create(const pkv_index* index, pkv_stream* stream, pkv_
   });
 }
 
-void pkv_row_cache_destroy(pkv_row_cache* cache) { delete cache; }
+void pkv_row_cache_destroy(pkv_row_cache* cache) { pkv::destroy(cache); }
 
 pkv_status pkv_row_cache_drop(pkv_row_cache* cache, pkv_stream* stream, int32_t sequence) {
   return pkv::guard(__func__, [&]() -> absl::Status {

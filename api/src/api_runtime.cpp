@@ -52,7 +52,7 @@ pkv_status pkv_runtime_create(const pkv_runtime_options* options, pkv_runtime** 
   });
 }
 
-void pkv_runtime_destroy(pkv_runtime* runtime) { delete runtime; }
+void pkv_runtime_destroy(pkv_runtime* runtime) { pkv::destroy(runtime); }
 
 pkv_status pkv_runtime_describe(const pkv_runtime* runtime, const char** out) {
   return pkv::guard(__func__, [&]() -> absl::Status {

@@ -45,4 +45,11 @@ absl::Status null_argument(const char* name) {
   return absl::InvalidArgumentError(str_cat(name, " is NULL"));
 }
 
+absl::Status forked_argument(const char* name) {
+  return absl::FailedPreconditionError(
+      str_cat(name,
+              " was made in the process that this one was forked from, accepted: objects of a "
+              "runtime that was created behind the fork"));
+}
+
 }  // namespace pkv

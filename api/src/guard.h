@@ -36,11 +36,30 @@ pkv_status guard(const char* function, Body&& body) noexcept {
 }
 
 absl::Status null_argument(const char* name);
+absl::Status forked_argument(const char* name);
+
+// Objects with a device know where they were made (core/base/process.h).
+template <class Pointer>
+bool is_of_this_process(const Pointer& pointer) noexcept {
+  if constexpr (requires { pointer->birth.is_here(); }) {
+    return pointer->birth.is_here();
+  } else {
+    return true;
+  }
+}
+
+// For pkv_thing_destroy. What the child of a fork has is a copy with the parent's device: left.
+template <class Handle>
+void destroy(Handle* handle) noexcept {
+  if (handle != nullptr && is_of_this_process(handle)) delete handle;
+}
 
 }  // namespace pkv
 
-// Leaves the body with INVALID_ARGUMENT if the argument, written as in the header, is NULL.
-#define PKV_REQUIRE(argument)                                          \
-  do {                                                                 \
-    if ((argument) == nullptr) return ::pkv::null_argument(#argument); \
+// Leaves the body with INVALID_ARGUMENT if the argument, written as in the header, is NULL, with
+// FAILED_PRECONDITION if it is an object of the process that this one was forked from.
+#define PKV_REQUIRE(argument)                                                           \
+  do {                                                                                  \
+    if ((argument) == nullptr) return ::pkv::null_argument(#argument);                  \
+    if (!::pkv::is_of_this_process(argument)) return ::pkv::forked_argument(#argument); \
   } while (false)

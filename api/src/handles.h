@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/process.h"
 #include "core/plan/config.h"
 #include "core/runtime/buffer.h"
 #include "core/runtime/device.h"
@@ -43,6 +44,7 @@ class Texts {
 struct pkv_runtime {
   std::unique_ptr<pkv::Registry> registry;
   pkv::Texts texts;
+  pkv::Birth birth = {};
 };
 
 struct pkv_device {
@@ -50,14 +52,17 @@ struct pkv_device {
   pkv::Texts texts;
   std::mutex mutex;                          // of allocations
   std::map<void*, pkv::Buffer> allocations;  // by address; what pkv_device_alloc handed out
+  pkv::Birth birth = {};
 };
 
 struct pkv_stream {
   pkv::Stream stream;
+  pkv::Birth birth = {};
 };
 
 struct pkv_event {
   pkv::Event event;
+  pkv::Birth birth = {};
 };
 
 struct pkv_config {
@@ -66,22 +71,27 @@ struct pkv_config {
 
 struct pkv_codec {
   std::shared_ptr<const pkv::Codec> codec;
+  pkv::Birth birth = {};
 };
 
 struct pkv_index {
   std::shared_ptr<pkv::Index> index;
+  pkv::Birth birth = {};
 };
 
 struct pkv_plan {
   std::unique_ptr<pkv::Plan> plan;
   pkv::Texts texts;
+  pkv::Birth birth = {};
 };
 
 struct pkv_row_cache {
   std::unique_ptr<pkv::RowCache> cache;
+  pkv::Birth birth = {};
 };
 
 struct pkv_cache {
   std::unique_ptr<pkv::Cache> cache;
   pkv::Texts texts;
+  pkv::Birth birth = {};
 };

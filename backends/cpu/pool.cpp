@@ -8,6 +8,8 @@
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -22,6 +24,16 @@ using backend::refuse;
 
 int32_t available() {
   return std::clamp(static_cast<int32_t>(tbb::info::default_concurrency()), 1, kMaxThreads);
+}
+
+// The process in which oneTBB has started threads. A child of it has none of them, and what oneTBB
+// knows about them is not true any more: there the calling thread does all.
+std::atomic<pid_t> started_in{0};
+
+bool may_start_threads() {
+  const pid_t process = getpid();
+  pid_t first = 0;
+  return started_in.compare_exchange_strong(first, process) || first == process;
 }
 
 // oneTBB is built without ThreadSanitizer, which then cannot see that it orders tasks: this file is
@@ -177,7 +189,7 @@ pkv_status Pool::run(int64_t count, int64_t grain, BodyFn body, const void* cont
           static_cast<Call*>(shared)->run_block(block, worker);
         },
         &call);
-  } else if (blocks == 1 || threads->workers == 1) {
+  } else if (blocks == 1 || threads->workers == 1 || !may_start_threads()) {
     for (int64_t block = 0; block < blocks; ++block) call.run_block(block, 0);
   } else {
     hand_on(&call);

@@ -72,7 +72,9 @@ absl::Status Cache::end(const Stream& stream, const absl::Status& status) {
     settled.Update(stream.sync());
     has_last_ = has_last_ && !settled.ok();
   }
-  return status.ok() ? settled : status;
+  if (status.ok()) return settled;
+  stream.wait();  // a call that is refused leaves nothing behind that uses the caller's memory
+  return status;
 }
 
 // The layer's, or those of all.

@@ -184,6 +184,7 @@ absl::Status Cache::load_queries(const Stream& stream, const PkvFile& file, Sect
   const int64_t extents[] = {1, shape_.desc.query_heads, shape_.geometry.head_dim};
   const int64_t bytes = extents[1] * extents[2] * dtype_bytes(query_type);
   PKV_ASSIGN_OR_RETURN(const Buffer room, Buffer::create(shape_.device, PKV_MEMORY_HOST, bytes));
+  const WaitAtEnd copies(stream);
   pkv_tensor tensor{};
   tensor.data = room.data();
   tensor.device_type = shape_.device->info().device_type;
@@ -219,6 +220,7 @@ absl::Status Cache::load_rows(const Stream& stream, SectionStream& section, Laye
   const int64_t most = std::min(kFileChunkTokens, tokens);
   PKV_ASSIGN_OR_RETURN(const Buffer chunk, Buffer::create(shape_.device, PKV_MEMORY_HOST,
                                                           most * heads * shape_.token_bytes()));
+  const WaitAtEnd appends(stream);
   for (int64_t begin = 0; begin < tokens; begin += most) {
     const int64_t count = std::min(most, tokens - begin);
     PKV_RETURN_IF_ERROR(section.read(chunk.data(), count * heads * shape_.token_bytes()));

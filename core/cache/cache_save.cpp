@@ -135,6 +135,7 @@ absl::Status Cache::save_state(const Stream& stream, const Layer& layer, const S
   const int64_t most = std::min(kFileChunkTokens, state.tokens);
   PKV_ASSIGN_OR_RETURN(const Buffer chunk, Buffer::create(shape_.device, PKV_MEMORY_HOST,
                                                           most * heads * shape_.token_bytes()));
+  const WaitAtEnd copies(stream);
   for (int64_t begin = 0; begin < state.tokens; begin += most) {
     const int64_t tokens = std::min(most, state.tokens - begin);
     for (int64_t done = 0; done < tokens;) {

@@ -236,6 +236,7 @@ absl::Status Cache::attend_checked(const Stream& stream, int32_t number,
   if (gaps.is_empty()) {
     PKV_RETURN_IF_ERROR(step(call));
   } else {
+    const WaitAtEnd parts(stream);  // whose results lie in memory of the gaps
     PKV_ASSIGN_OR_RETURN(const StepCall others, gaps.other_parts());
     PKV_RETURN_IF_ERROR(step(others));
     PKV_RETURN_IF_ERROR(gaps.finish(stream));

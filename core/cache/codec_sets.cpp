@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<CodecSets>> CodecSets::create(std::shared_ptr<con
 absl::Status CodecSets::grow(const Stream& stream, int32_t capacity) {
   const pkv_geometry& g = geometry();
   Arrays larger;
+  const WaitAtEnd copies(stream);
   const auto enlarge = [&](const Buffer& from, int64_t numbers, Buffer& to) -> absl::Status {
     const int64_t bytes = numbers * int64_t{sizeof(float)};
     PKV_ASSIGN_OR_RETURN(to, Buffer::create(stream.device(), PKV_MEMORY_DEVICE, capacity * bytes));

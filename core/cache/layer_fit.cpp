@@ -51,6 +51,8 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
   PKV_ASSIGN_OR_RETURN(const Gathered keys, Gathered::create(shape_, length, g.head_dim));
   PKV_ASSIGN_OR_RETURN(const Gathered values,
                        Gathered::create(shape_, takes_values ? length : 0, g.value_dim));
+  Buffer kept;
+  const WaitAtEnd copies(stream);
   for (int64_t done = 0; done < length;) {
     RowRun from = run_at(state, shape_.desc.sink + done, length - done);
     RowRun to{};
@@ -69,7 +71,6 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
   pkv_tensor sample{};
   int64_t sample_shape[3] = {shape_.desc.query_heads, 0, g.head_dim};
   int64_t sample_strides[3] = {g.head_dim, sample_shape[0] * g.head_dim, 1};
-  Buffer kept;
   sample.device_type = shape_.device->info().device_type;
   sample.device_id = shape_.device->info().device_id;
   sample.ndim = 3;

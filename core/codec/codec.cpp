@@ -106,6 +106,7 @@ absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vect
   PKV_ASSIGN_OR_RETURN(const int64_t value_sums_at, pieces.add<double>(value_numbers));
   PKV_ASSIGN_OR_RETURN(const Buffer buffer,
                        Buffer::create(stream.device(), PKV_MEMORY_DEVICE, pieces.bytes()));
+  const WaitAtEnd copies(stream);
   PKV_RETURN_IF_ERROR(stream.copy(buffer.as<std::byte>() + pivot_at, pivot.data(),
                                   numbers * int64_t{sizeof(float)}));
   args.pivot = piece<float>(buffer, pivot_at);

@@ -63,6 +63,10 @@ absl::Status Stream::sync() const {
   return device_->call("waiting for a stream", device_->backend().stream_sync, handle_);
 }
 
+void Stream::wait() const noexcept {
+  static_cast<void>(device_->backend().stream_sync(device_->handle(), handle_));
+}
+
 absl::Status Stream::copy(void* target, const void* source, int64_t bytes) const {
   PKV_RETURN_IF_ERROR(check_bytes(bytes));
   if (bytes == 0) return absl::OkStatus();

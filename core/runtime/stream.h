@@ -34,6 +34,8 @@ class Stream {
 
   // Waits; reports failures of enqueued work.
   absl::Status sync() const;
+  // The same where nobody can be told.
+  void wait() const noexcept;
   // Enqueued. Between any two of device and host memory; host memory stays valid until the stream
   // has passed. bytes = 0 does nothing, whatever the pointers.
   absl::Status copy(void* target, const void* source, int64_t bytes) const;
@@ -49,6 +51,20 @@ class Stream {
 
   std::shared_ptr<const Device> device_;
   pkv_backend_stream* handle_ = nullptr;
+};
+
+// Stands in a scope behind memory that enqueued work uses and that goes with the scope. Waits where
+// the scope is left, whatever for: a backend's call of the stream that fails has been waited for
+// (device.h), but memory that is refused, or a stage, has not.
+class WaitAtEnd {
+ public:
+  explicit WaitAtEnd(const Stream& stream) : stream_(stream) {}
+  ~WaitAtEnd() { stream_.wait(); }
+  WaitAtEnd(const WaitAtEnd&) = delete;
+  WaitAtEnd& operator=(const WaitAtEnd&) = delete;
+
+ private:
+  const Stream& stream_;
 };
 
 // Move-only. Marks a point of one stream that another one, of the same device, can wait for.

@@ -50,6 +50,18 @@ _devices: dict[tuple[str, int], Device] = {}
 _lock = threading.RLock()
 
 
+def _forget() -> None:
+    """In the child of a fork, which is refused by its parent's objects: it makes its own."""
+    global _runtime, _lock
+    _lock = threading.RLock()
+    _runtime = None
+    _devices.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 def runtime() -> Handle:
     """One for the process, made at first use."""
     global _runtime

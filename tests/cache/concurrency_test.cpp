@@ -1,7 +1,9 @@
 // Cases of tests/scenarios/scenarios.txt, area concurrency: calls on one cache from many threads.
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "tests/cache/fixture.h"
@@ -133,5 +135,109 @@ TEST_CASE("concurrency: rows that were fetched stay while another thread truncat
   CHECK(fetched + stale == 300);
 }
 
+// Threads that exist for one call, and that stand still, if they are told to, before they do
+// anything.
+struct Runner {
+  int32_t workers;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_held = false, has_begun = false;
+
+  pkv_parallel parallel() {
+    pkv_parallel given = {};
+    given.struct_size = sizeof given;
+    given.user = this;
+    given.workers = [](void* user) { return static_cast<Runner*>(user)->workers; };
+    given.run = [](void* user, int64_t count, void (*body)(void*, int64_t, int32_t),
+                   void* context) { static_cast<Runner*>(user)->run(count, body, context); };
+    return given;
+  }
+  void run(int64_t count, void (*body)(void*, int64_t, int32_t), void* context) {
+    {
+      std::unique_lock lock(mutex);
+      has_begun = true;
+      changed.notify_all();
+      changed.wait(lock, [this] { return !is_held; });
+    }
+    std::vector<std::thread> threads;
+    for (int32_t worker = 0; worker < workers; ++worker) {
+      threads.emplace_back([=, this] {
+        for (int64_t i = worker; i < count; i += workers) body(context, i, worker);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void wait_until_begun() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return has_begun; });
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex);
+    is_held = false;
+    changed.notify_all();
+  }
+};
+
+// What a sequence holds and answers; with a step's work in many pieces.
+std::pair<std::string, std::vector<float>> told_by(Machine& machine) {
+  Shape shape = shared_shape();
+  shape.kv_heads = 4;
+  shape.query_heads = 8;
+  World world(machine, shape);
+  const int32_t a = world.add(), b = world.add();
+  world.append_all(a, tokens_from(1, 300));
+  world.append_all(b, tokens_from(1000, 170));
+  Attended attended;
+  check(world.decode_step(0, {{a, {700}}, {b, {800}}}, 0, attended));
+  return {world.content_of(0, a) + world.content_of(0, b), attended.output};
+}
+
+TEST_CASE("concurrency: from 1 to 64 threads, own or the caller's, give the same bits") {
+  Machine first("cpu");
+  check(pkv_device_set(first.device.get(), "threads", "1"));
+  const auto expected = told_by(first);
+  for (int32_t threads = 1; threads <= 64; ++threads) {
+    CAPTURE(threads);
+    Machine machine("cpu");
+    check(pkv_device_set(machine.device.get(), "threads", std::to_string(threads).c_str()));
+    CHECK(told_by(machine) == expected);
+    if (threads > 4 && threads % 16 != 0) continue;
+    Machine other("cpu");
+    Runner runner{threads, {}, {}};
+    const pkv_parallel parallel = runner.parallel();
+    check(pkv_device_set_parallel(other.device.get(), &parallel));
+    CHECK(told_by(other) == expected);
+  }
+}
+
+// Every handle but that of the call goes while its work stands still.
+TEST_CASE("concurrency: handles are destroyed while a step waits for the caller's threads") {
+  auto machine = std::make_unique<Machine>("cpu");
+  check(pkv_device_set(machine->device.get(), "threads", "4"));
+  World world(*machine, shared_shape());
+  const int32_t sequence = world.add();
+  world.append_all(sequence, tokens_from(1, 300));
+  Attended expected, attended;
+  check(world.attend(0, {{sequence, {700}}}, 0, expected));
+  auto beside = std::make_unique<World>(*machine, shared_shape());
+  beside->append_all(beside->add(), tokens_from(1, 300));
+  Runner runner{3, {}, {}};
+  const pkv_parallel parallel = runner.parallel();
+  check(pkv_device_set_parallel(machine->device.get(), &parallel));
+  runner.is_held = true;
+  runner.has_begun = false;
+  std::atomic<pkv_status> status{PKV_INTERNAL};
+  std::thread stepping([&] { status = world.attend(0, {{sequence, {700}}}, 0, attended); });
+  runner.wait_until_begun();
+  beside.reset();
+  {
+    const Device device(std::move(machine->device));
+    const Runtime runtime(std::move(machine->runtime));
+  }
+  runner.let_go();
+  stepping.join();
+  CHECK(status == PKV_OK);
+  CHECK(same_bits(attended.output, expected.output));
+}
 }  // namespace
 }  // namespace pkv::cache_model

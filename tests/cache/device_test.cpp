@@ -1,7 +1,9 @@
 // A cache whose tables lie on the device: captured steps, flushes on a stream of their own, nothing
 // that waits. On gpu-host, whose device captures when it is told to (backends/gpu/host/work.h);
 // PKV_CACHE_PLUGIN names it.
+#include <cmath>
 #include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "tests/cache/fixture.h"
@@ -370,5 +372,38 @@ TEST_CASE("device: a flush on a stream of its own; what reads a layer waits for 
   check_same(world, sequence, plain, sequence);
 }
 
+// Its work is enqueued and has not run: destroying waits for it, in whatever order handles go.
+TEST_CASE("device: a cache is destroyed behind an append and a step that are in flight") {
+  for (const bool stream_goes_first : {false, true}) {
+    auto machine = std::make_unique<Machine>("cpu");
+    auto world = std::make_unique<World>(*machine, captured_shape());
+    const int32_t sequence = world->add();
+    world->append_all(sequence, tokens_from(1, 300), false);
+    const Shape& shape = world->shape();
+    const Parts parts = {{sequence, {700}}};
+    const Batch batch(parts);
+    const std::vector<uint64_t> tokens = {700};
+    const Tensor keys = world->content().keys(tokens, 0);
+    const Tensor values = world->content().values(tokens, 0);
+    const Tensor queries = world->content().queries(tokens, 0);
+    const Tensor output(shape.output_dtype, {1, shape.query_heads, shape.value_dim});
+    auto attention = filled<pkv_cache_attention, pkv_cache_attention_init>();
+    attention.query = queries.view();
+    attention.output = output.view();
+    const pkv_tensor k = keys.view(), v = values.view();
+    check(pkv_cache_flush(world->cache(), world->stream()));
+    check(pkv_cache_decode_step(world->cache(), world->stream(), 0, &batch.c, &k, &v, &attention));
+    check(pkv_cache_append(world->cache(), world->stream(), 1, &batch.c, &k, &v, nullptr));
+    if (stream_goes_first) {
+      const Stream stream(std::move(machine->stream));
+      const Device device(std::move(machine->device));
+    }
+    world.reset();
+    machine.reset();
+    double sum = 0;
+    for (const float number : output.numbers()) sum += std::fabs(number);
+    CHECK(sum > 0);
+  }
+}
 }  // namespace
 }  // namespace pkv::cache_model

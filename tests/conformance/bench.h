@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/conformance/compare.h"
+#include "tests/conformance/failure.h"
 #include "tests/conformance/place.h"
 #include "tests/conformance/random.h"
 
@@ -46,6 +47,12 @@ class Bench {
   const Place& subject_;
   uint64_t seed_;
 };
+
+// Skip where each of a case's many blocks takes a millisecond: on the executor of kernels.
+inline void skip_many_blocks(const Bench& bench, int32_t batch) {
+  if (batch < 10000 || bench.subject().backend() != "gpu-host") return;
+  throw Skip("so many rows take gpu-host minutes");
+}
 
 // How a case is judged (docs/numerics.md, section 1).
 enum class Verdict { kExact, kTolerance };

@@ -195,6 +195,8 @@ void add_fetch_cases(Cases& cases) {
   add(cases, "batches", {.d = 64, .dv = 64});
   for (const int32_t b : kBatches) add(cases, "batches", {.d = 64, .dv = 64, .h = 2, .b = b});
   add(cases, "batches", {.d = 128, .dv = 128, .h = 16, .b = 3, .n = 40, .k = 24});
+  // More rows than a grid has along its short axis, 65,535.
+  add(cases, "batches", {.d = 8, .dv = 8, .h = 7, .b = 10000, .n = 4, .k = 2});
 }
 
 }  // namespace pkv::conformance

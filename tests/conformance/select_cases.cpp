@@ -74,6 +74,7 @@ void add(Cases& cases, const SelectShape& shape, const pkv_candidate_rule& rule,
       "select/{}/n{}_ppm{}_k{}{}{}/b{}", shape.votes, shape.n, shape.ppm, shape.k,
       shape.h == 1 ? "" : fmt::format("_h{}", shape.h), shape.is_wide ? "_wide" : what, shape.b);
   cases.push_back({name, Verdict::kExact, [=](const Bench& bench) {
+                     skip_many_blocks(bench, shape.b);
                      Random random = bench.random(name);
                      const int64_t n = shape.n;
                      const int64_t lengths[] = {n, n / 2, n - 1, n, 1, 0, n - 2};
@@ -162,6 +163,11 @@ void add_select_cases(Cases& cases) {
   add(cases, {.b = 33, .n = 2000, .ppm = 0, .k = 100, .votes = "equal"});
   add(cases, {.n = 70000, .ppm = 0, .k = 65536, .votes = "levels"});
   add(cases, {.b = 3, .n = 100000, .ppm = 10000, .k = 100, .votes = "normal"});
+  // More rows than a grid has along its short axis; as many blocks along a row.
+  add(cases, {.b = 10000, .h = 7, .n = 9, .ppm = 0, .k = 4, .votes = "levels"});
+  for (const int64_t n : {262144, 262145, 1048577}) {
+    add(cases, {.n = n, .ppm = 0, .k = 100, .votes = "ends"});
+  }
 }
 
 }  // namespace pkv::conformance

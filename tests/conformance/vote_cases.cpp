@@ -38,6 +38,7 @@ void add(Cases& cases, const Setup& setup, const Options& options = {}) {
       setup.codec == PKV_CODEC_SCALAR4 ? "" : fmt::format("_{}", codec_name(setup.codec)),
       setup.text());
   cases.push_back({name, Verdict::kExact, [setup, options, name](const Bench& bench) {
+                     skip_many_blocks(bench, setup.b);
                      check_vote(bench, World(bench, setup, name), options);
                    }});
 }
@@ -74,6 +75,9 @@ void add_lengths(Cases& cases) {
   add(cases, {.d = 8, .dv = 8, .n = 5000, .vote = PKV_VOTE_TIER, .keys = "one_nan"});
   add(cases, {.d = 8, .dv = 8, .n = 10000, .vote = PKV_VOTE_TIER}, kCentroids);
   add(cases, {.d = 16, .dv = 8, .n = 40000});
+  // More rows than a grid has along its short axis, 65,535, and about as many blocks of keys.
+  add(cases, {.d = 8, .dv = 8, .h = 7, .b = 10000, .n = 9});
+  add(cases, {.d = 8, .dv = 8, .n = 262145});
   for (const int32_t b : kBatches) add_all(cases, {.d = 64, .h = 2, .G = 2, .b = b, .n = 19});
 }
 

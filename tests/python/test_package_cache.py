@@ -1,5 +1,7 @@
 """pariskv.Cache: what it computes, what it refuses, what it takes."""
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -276,3 +278,38 @@ def test_objects_may_go_in_any_order(pariskv):
     made.add()
     made.close()
     made.close()
+
+
+def in_child(body):
+    """Exit code of a child that does this, and ends within a minute."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        code = 1
+        try:
+            code = 0 if body() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_the_child_of_a_fork_makes_objects_of_its_own(pariskv, cache):
+    q, k, v = tokens(300)
+
+    def answer():
+        own = pariskv.Cache(1, H, HQ, D, **SHAPE, **ALL)
+        own.add()
+        own.append(0, k, v, q)
+        return own.attend(0, q[299:])[0]
+
+    expected = answer()
+    cache.append(0, k, v, q)
+
+    def is_refused():
+        with pytest.raises(pariskv.FailedPreconditionError, match="forked"):
+            cache.attend(0, q[299:])
+        return True
+
+    assert in_child(is_refused) == 0
+    assert in_child(lambda: np.array_equal(answer(), expected)) == 0
+    assert np.array_equal(cache.attend(0, q[299:])[0], expected)

@@ -30,7 +30,8 @@
  *     the one it was made from (index before codec and device, device before runtime); destroying
  *     in another order is safe, the parts are released with the last user. The library neither
  *     frees nor keeps memory that it did not allocate, beyond the call, or, for enqueued work,
- *     beyond the stream's passing it.
+ *     beyond the stream's passing it. What enqueued work uses is destroyed behind it
+ *     (pkv_stream_sync); destroying a cache waits by itself.
  *  4. const handles may be used by several threads at once, others by one at a time; different
  *     handles are independent. What a stream orders is ordered, nothing else.
  *  5. Work is enqueued on the stream given and never awaited unless the name ends in _sync, or it
@@ -43,7 +44,10 @@
  *  7. Options are set by name with a text value; the same names serve the command line and JSON. An
  *     unknown option, a value outside its range, or an option that the call does not use is an
  *     error.
- *  8. Texts are UTF-8, end in NUL, and live until the object they were asked from is destroyed. */
+ *  8. Texts are UTF-8, end in NUL, and live until the object they were asked from is destroyed.
+ *  9. Objects, configs apart, stay with their process: in the child of a fork each call with one of
+ *     the parent's is PKV_FAILED_PRECONDITION, and destroying one does nothing. What a child makes
+ *     from a runtime of its own works; docs/embedding.md says what is left of threads and GPUs. */
 #ifndef PARISKV_H_
 #define PARISKV_H_
 
