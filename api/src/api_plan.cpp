@@ -122,6 +122,29 @@ pkv_status pkv_retrieve(const pkv_plan* plan, pkv_stream* stream, const pkv_tens
   });
 }
 
+pkv_status pkv_vote(const pkv_plan* plan, pkv_stream* stream, const pkv_tensor* query,
+                    void* scratch, float* votes, int64_t stride) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(plan);
+    PKV_REQUIRE(stream);
+    PKV_REQUIRE(query);
+    PKV_REQUIRE(votes);
+    return pkv::vote(*plan->plan, stream->stream, *query, scratch, votes, stride);
+  });
+}
+
+pkv_status pkv_rerank(const pkv_plan* plan, pkv_stream* stream, const pkv_tensor* query,
+                      void* scratch, const pkv_hits* hits) {
+  return pkv::guard(__func__, [&]() -> absl::Status {
+    PKV_REQUIRE(plan);
+    PKV_REQUIRE(stream);
+    PKV_REQUIRE(query);
+    PKV_REQUIRE(hits);
+    PKV_ASSIGN_OR_RETURN(const pkv_hits given, read_hits(hits));
+    return pkv::rerank(*plan->plan, stream->stream, *query, scratch, given);
+  });
+}
+
 pkv_status pkv_rows_init(pkv_rows* rows, size_t struct_size) {
   return pkv::guard(__func__, [&]() -> absl::Status {
     PKV_REQUIRE(rows);

@@ -1,6 +1,6 @@
 // A decoding step on a plan: retrieve, fetch, attend, or all in one. What each does is in
 // pariskv.h; the plan has checked everything that does not change from call to call. Nothing is
-// allocated; only fetch, also as a part of a step, waits, and only on host memory.
+// allocated; only fetch, also as a part of a step, and rerank wait, and only on host memory.
 #pragma once
 
 #include "absl/status/status.h"
@@ -15,6 +15,13 @@ class RowCache;  // core/index/row_cache.h
 // vote, select, rerank. retrieve.cpp
 absl::Status retrieve(const Plan& plan, const Stream& stream, const pkv_tensor& query,
                       void* scratch, const pkv_hits& hits);
+
+// The halves of a retrieve, around candidates of the caller's choosing. halves.cpp; on a CPU device
+// these are checked, which waits for the stream.
+absl::Status vote(const Plan& plan, const Stream& stream, const pkv_tensor& query, void* scratch,
+                  float* votes, int64_t stride);
+absl::Status rerank(const Plan& plan, const Stream& stream, const pkv_tensor& query, void* scratch,
+                    const pkv_hits& hits);
 
 // fetch.cpp. On a CPU device the positions are checked, which waits for the stream.
 absl::Status fetch(const Plan& plan, const Stream& stream, const pkv_rows& source,

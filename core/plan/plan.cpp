@@ -141,7 +141,9 @@ const int64_t* Plan::length_bounds() const {
 // makes the others in turn, so what passes between them lies beside.
 int64_t Plan::scratch_bytes() const {
   const int64_t calls = std::max(retrieve_scratch_.bytes(), attend_scratch_.bytes());
-  return is_fused_ ? std::max(calls, step_scratch_.bytes()) : calls + step_scratch_.bytes();
+  const int64_t step =
+      is_fused_ ? std::max(calls, step_scratch_.bytes()) : calls + step_scratch_.bytes();
+  return std::max(step, halves_scratch_.bytes());
 }
 
 void* Plan::step_memory(void* memory) const {
@@ -312,6 +314,7 @@ std::string Plan::describe() const {
   json.close('}').field("fused", is_fused_).key("scratch").open('{');
   json.field("bytes", scratch_bytes()).field("owned", owns_scratch_);
   write_scratch("retrieve", retrieve_scratch_, json);
+  write_scratch("halves", halves_scratch_, json);
   write_scratch("attend", attend_scratch_, json);
   write_scratch("step", step_scratch_, json);
   json.close('}').close('}');

@@ -40,6 +40,9 @@ class Plan {
   bool owns_scratch() const { return owns_scratch_; }
   int64_t scratch_bytes() const;
   const ScratchLedger& retrieve_scratch() const { return retrieve_scratch_; }
+  // Of vote and rerank one by one; the status says why the backend has not got them.
+  const ScratchLedger& halves_scratch() const { return halves_scratch_; }
+  const absl::Status& halves_status() const { return halves_status_; }
   const ScratchLedger& attend_scratch() const { return attend_scratch_; }
   const ScratchLedger& step_scratch() const { return step_scratch_; }
   // Where the pieces of step_scratch() lie: beside those of the other calls, which the step makes,
@@ -95,12 +98,14 @@ class Plan {
   // plan_scratch.cpp
   absl::Status book_scratch();
   absl::Status book_retrieve();
+  absl::Status book_halves();
   absl::Status book_attend();
   absl::Status book_step();
   absl::Status book_lengths(ScratchLedger& ledger) const;
   absl::Status book_array(ScratchLedger& ledger, Piece piece, int64_t rows, int64_t entries,
                           int64_t entry_bytes) const;
   absl::StatusOr<int64_t> fused_bytes(bool attends) const;
+  absl::StatusOr<int64_t> halves_bytes() const;
   absl::Status create_buffers();
   pkv_batch batch_args() const;
   int32_t first_sequence() const { return sequences_.empty() ? 0 : sequences_.front(); }
@@ -117,6 +122,8 @@ class Plan {
   int64_t votes_stride_ = 0;
   bool owns_scratch_ = false;
   ScratchLedger retrieve_scratch_;
+  ScratchLedger halves_scratch_;
+  absl::Status halves_status_;
   ScratchLedger attend_scratch_;
   ScratchLedger step_scratch_;
   bool is_fused_ = false;

@@ -121,6 +121,7 @@ absl::Status Plan::book_scratch() {
   is_fused_ = batch_ > 0 && device().backend().step.run != nullptr && fused_bytes(false).ok() &&
               (geometry().v_source == PKV_V_SOURCE_NONE || fused_bytes(true).ok());
   PKV_RETURN_IF_ERROR(book_retrieve());
+  PKV_RETURN_IF_ERROR(book_halves());
   if (geometry().v_source == PKV_V_SOURCE_NONE) return absl::OkStatus();
   PKV_RETURN_IF_ERROR(book_attend());
   return book_step();
@@ -183,12 +184,19 @@ absl::Status Plan::book_retrieve() {
     PKV_ASSIGN_OR_RETURN(const int64_t bytes, fused_bytes(false));
     return ledger.book_shared(Piece::kStage, bytes);
   }
+  PKV_ASSIGN_OR_RETURN(const int64_t halves, halves_bytes());
+  MostScratch select;
+  select.ask(device(), "select", device().backend().select, select_args());
+  PKV_ASSIGN_OR_RETURN(const int64_t between, select.bytes());
+  return ledger.book_shared(Piece::kStage, std::max(halves, between));
+}
+
+// The most that vote or rerank need, of any dtypes.
+absl::StatusOr<int64_t> Plan::halves_bytes() const {
   const Device& device = this->device();
   const Planned queries(device, {batch_, query_heads_, geometry().head_dim});
   MostScratch vote;
-  MostScratch select;
   MostScratch rerank;
-  select.ask(device, "select", device.backend().select, select_args());
   for (const pkv_dtype dtype : kFloatTypes) {
     pkv_vote_args vote_args = this->vote_args();
     vote_args.queries = queries.of(dtype);
@@ -197,11 +205,22 @@ absl::Status Plan::book_retrieve() {
     rerank_args.queries = queries.of(dtype);
     rerank.ask(device, "rerank", device.backend().rerank, rerank_args);
   }
-  for (const MostScratch* stage : {&vote, &select, &rerank}) {
-    PKV_ASSIGN_OR_RETURN(const int64_t bytes, stage->bytes());
-    PKV_RETURN_IF_ERROR(ledger.book_shared(Piece::kStage, bytes));
-  }
-  return absl::OkStatus();
+  PKV_ASSIGN_OR_RETURN(const int64_t votes, vote.bytes());
+  PKV_ASSIGN_OR_RETURN(const int64_t reranks, rerank.bytes());
+  return std::max(votes, reranks);
+}
+
+// A backend whose fused call takes what its stages refuse has no halves; its plans are none the
+// worse.
+absl::Status Plan::book_halves() {
+  if (batch_ == 0) return absl::OkStatus();
+  const absl::StatusOr<int64_t> bytes = halves_bytes();
+  halves_status_ = bytes.status();
+  if (!bytes.ok()) return absl::OkStatus();
+  const int64_t rows = int64_t{batch_} * geometry().kv_heads;
+  PKV_RETURN_IF_ERROR(book_lengths(halves_scratch_));
+  PKV_RETURN_IF_ERROR(book_array(halves_scratch_, Piece::kScores, rows, options_.k, sizeof(float)));
+  return halves_scratch_.book_shared(Piece::kStage, *bytes);
 }
 
 // How long dense parts will be, and their dtypes, is not known yet: the most for any dtypes and

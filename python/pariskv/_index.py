@@ -15,7 +15,19 @@ from ._codec import Codec, DeviceLike, optional, reference
 from ._device import Config, check_place, device_of
 from ._library import Handle, call
 from ._row_cache import RowCache
-from ._tensors import F32, FLOATS, I32, View, address, empty_like, flat, host, output, view
+from ._tensors import (
+    F32,
+    FLOATS,
+    I32,
+    View,
+    address,
+    empty_like,
+    flat,
+    host,
+    is_torch,
+    output,
+    view,
+)
 
 
 @dataclass
@@ -67,7 +79,8 @@ class _Plan(Handle):
     def __init__(self, index: Index, batch: int, query_heads: int, sequences: Any, given: Any):
         super().__init__("pkv_plan_destroy", index)
         codec = index.codec
-        self.config = Config(codec.profile, **{**codec.options, **dict(given)})
+        options = {**codec.options, **dict(given)}  # None: an option of the codec's left out
+        self.config = Config(codec.profile, **{n: v for n, v in options.items() if v is not None})
         named = None if sequences is None else host(sequences, np.int32)
         desc = s.PlanDesc(
             batch=batch, query_heads=query_heads, owns_scratch=1, sequences=address(named)
@@ -87,7 +100,7 @@ class Index(Handle):
 
     def __init__(self, codec: Codec, capacity: int, sequences: int = 1) -> None:
         super().__init__("pkv_index_destroy", codec)
-        self.codec, self.device = codec, codec.device
+        self.codec, self.device, self.capacity = codec, codec.device, capacity
         self._lock = threading.RLock()
         self._plans: dict[Any, _Plan] = {}
         call("pkv_index_create", self.device, codec, s.I32(sequences), s.I64(capacity), self.out)
@@ -155,6 +168,7 @@ class Index(Handle):
         codec.config = Config(profile, **codec.options)
         index.codec, index.device = codec, here
         index._lock, index._plans = threading.RLock(), {}
+        index.capacity = index.stats().capacity
         return index
 
     def restore(self, path: Any) -> None:
@@ -204,6 +218,67 @@ class Index(Handle):
             stream = self.device.stream(query)
             call("pkv_retrieve", plan, stream, reference(q), None, c.byref(hits._struct()))
         return hits
+
+    def votes(self, query: Any, *, sequences: Sequence[int] | None = None, **options: Any) -> Any:
+        """What candidates are chosen by, for query [b, hq, d]: [b, h, n] float32, n the longest
+        sequence's length, the same bits on every backend; -inf behind a shorter one, NaN for a key
+        or query that is not finite. With `rerank` the halves of `retrieve`, for a caller who
+        chooses the candidates."""
+        q = view(query, "query", 3)
+        check_place(self.device, q)
+        with self._lock:
+            plan = self._plan(q, sequences, options)
+            shape = q.shape[0], self.codec.geometry.kv_heads, self.capacity
+            votes = empty_like(query, shape, F32)
+            votes[:] = float("-inf")
+            stream, place = self.device.stream(query), flat(votes, "votes", shape, F32)
+            call(
+                "pkv_vote",
+                plan,
+                stream,
+                reference(q),
+                None,
+                c.c_void_p(place.address),
+                s.I64(shape[2]),
+            )
+            named = range(q.shape[0]) if sequences is None else sequences
+            longest = max((self.length(sequence) for sequence in named), default=0)
+        return votes[:, :, :longest]
+
+    def rerank(
+        self,
+        query: Any,
+        candidates: Any,
+        counts: Any,
+        /,
+        *,
+        sequences: Sequence[int] | None = None,
+        **options: Any,
+    ) -> Hits:
+        """What `retrieve` finds among these candidates, int32 [b, h, c]: of each row the first
+        `counts` [b, h] entries, ascending positions. c is at most `room` of the same options.
+        Raises OutOfRangeError (a position, on the CPU)."""
+        q = view(query, "query", 3)
+        check_place(self.device, q)
+        with self._lock:
+            plan = self._plan(q, sequences, options)
+            if candidates.shape[2] > plan.candidates:
+                raise ValueError(
+                    f"candidates has {candidates.shape[2]} a row; these options have room for "
+                    f"{plan.candidates}"
+                )
+            hits = self._new_hits(query, q.shape, plan)
+            hits.candidates[:] = -1
+            hits.candidates[:, :, : candidates.shape[2]] = candidates
+            hits.candidate_counts[:] = counts
+            stream = self.device.stream(query)
+            call("pkv_rerank", plan, stream, reference(q), None, c.byref(hits._struct()))
+        return hits
+
+    def room(self, query: Any, *, sequences: Sequence[int] | None = None, **options: Any) -> int:
+        """Candidates of a row that a step with these options has room for."""
+        with self._lock:
+            return self._plan(view(query, "query", 3), sequences, options).candidates
 
     def step(
         self,
@@ -256,10 +331,13 @@ class Index(Handle):
         **options: Any,
     ) -> tuple[Any, Any]:
         """Copies of the hits' rows, [b, h, k, d] and [b, h, k, dv], out of keys
-        [sequences, h, n, d] and values [sequences, h, n, dv]; unused slots are 0."""
+        [sequences, h, n, d] and values [sequences, h, n, dv]; unused slots are 0. Torch tensors
+        where the hits lie."""
         k, v = view(keys, "keys", 4), view(values, "values", 4)
         shape = tuple(hits.positions.shape)
-        rows = [empty_like(a, (*shape, b.shape[3]), b.dtype) for a, b in ((keys, k), (values, v))]
+        pairs = [(hits.positions if is_torch(hits.positions) else a, b)
+                 for a, b in ((keys, k), (values, v))]  # fmt: skip
+        rows = [empty_like(a, (*shape, b.shape[3]), b.dtype) for a, b in pairs]
         fields = [view(row, "rows", 4).tensor() for row in rows]
         source = s.Rows(keys=k.tensor(), values=v.tensor())
         target = s.Rows(keys=fields[0], values=fields[1])

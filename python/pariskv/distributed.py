@@ -7,8 +7,10 @@
 
 `SequenceParallel` spreads the tokens of a sequence, `HeadParallel` the KV heads. Each rank
 retrieves within its own part (k rows and the share of candidates per rank), and outputs are joined
-by their log-sum-exp; with k rows on each of R ranks no less is attended than with k rows on one. A
-rank that dies makes the others raise: at once, or after the timeout of the process group."""
+by their log-sum-exp; with k rows on each of R ranks no less is attended than with k rows on one.
+`ShardedIndex` spreads a zone whose K and V are its own, and can choose the very candidates and hits
+of one device. A rank that dies makes the others raise: at once, or after the timeout of the process
+group."""
 
 from __future__ import annotations
 
@@ -25,29 +27,17 @@ except ImportError as error:
     ) from error
 
 from ._cache import Cache
-from ._merge import merge as _merge_on_cpu
+from ._exchange import merge
+from ._sharded import ShardedHits, ShardedIndex, broadcast_codec
 
-__all__ = ["HeadParallel", "SequenceParallel", "merge"]
-
-
-def merge(output: Any, lse: Any, group: Any = None) -> tuple[Any, Any]:
-    """Joins what each rank found over its own tokens: output [n, hq, dv] torch tensor, lse [n, hq]
-    float32 (-inf: nothing here). One exchange of n * hq * (dv + 1) float32 per rank. Returns
-    (output, lse), the same bits on every rank."""
-    ranks = dist.get_world_size(group)
-    packed = torch.cat([output.float(), lse[..., None]], -1).contiguous()
-    parts = [torch.empty_like(packed) for _ in range(ranks)]
-    dist.all_gather(parts, packed, group=group)
-    outputs = [part[..., :-1] for part in parts]
-    lses = [part[..., -1].contiguous() for part in parts]
-    if output.device.type == "cpu":
-        joined, total = _merge_on_cpu(outputs, lses)
-    else:
-        logits = torch.stack(lses)
-        total = logits.logsumexp(0)
-        weights = (logits - total).exp().nan_to_num(0.0)
-        joined = (torch.stack(outputs) * weights[..., None]).sum(0)
-    return joined.to(output.dtype), total
+__all__ = [
+    "HeadParallel",
+    "SequenceParallel",
+    "ShardedHits",
+    "ShardedIndex",
+    "broadcast_codec",
+    "merge",
+]
 
 
 class SequenceParallel:

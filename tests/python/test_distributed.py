@@ -40,6 +40,19 @@ def test_ranks_give_what_one_gives(pariskv, tmp_path, ranks):
         assert code == 0, output
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_budgets_of_one_device(pariskv, tmp_path, ranks):
+    for code, output in run(ranks, "budgets", tmp_path, pariskv):
+        assert code == 0, output
+
+
+def test_a_rank_that_dies_in_a_step_with_budgets_of_one_device(pariskv, tmp_path):
+    *others, last = run(2, "budgets_death", tmp_path, pariskv)
+    assert last[0] == 7, last[1]
+    for code, output in others:
+        assert code == 0 and "the others are told" in output, output
+
+
 def test_a_rank_that_dies_is_an_error_on_the_others(pariskv, tmp_path):
     *others, last = run(2, "death", tmp_path, pariskv)
     assert last[0] == 7, last[1]

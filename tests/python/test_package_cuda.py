@@ -175,6 +175,40 @@ def test_an_index_reads_rows_in_pinned_memory(cuda):  # noqa: F811
     assert hits.positions.is_cuda and (hits.counts == 64).all()
 
 
+def test_votes_are_those_of_the_cpu(cuda):  # noqa: F811
+    _, k, v = (part.transpose(0, 1) for part in tokens(2000))
+    query, options = torch.randn(2, HQ, D), dict(candidates=0.1, k=32, tail="mean")
+    codec = cuda.Codec.fit(k, values=v, **options)
+    arrays = codec.center, codec.balance, codec.value_center
+    found = []
+    for device in ("cpu", "cuda"):
+        own = cuda.Codec.from_arrays(*arrays, device=device, value_dim=D, **options)
+        index = cuda.Index(own, 2000)
+        index.append(k.to(device), v.to(device))
+        asked = query.to(device), dict(sequences=[0, 0])
+        votes = index.votes(asked[0], **asked[1])
+        candidates = votes.sort(dim=-1, descending=True, stable=True).indices[..., :150]
+        candidates = candidates.sort(dim=-1).values.int()
+        hits = index.rerank(asked[0], candidates, torch.full((2, H), 150).int(), **asked[1])
+        found.append([part.cpu() for part in (votes, candidates, hits.estimates[..., :150],
+                                              hits.positions.sort(-1).values)])  # fmt: skip
+    assert all(torch.equal(*pair) for pair in zip(*found))
+
+
+def test_a_row_cache_finds_rows_that_come_again(cuda):  # noqa: F811
+    _, k, v = (part.transpose(0, 1) for part in tokens(2000))
+    codec = cuda.Codec.fit(k.cuda(), values=v.cuda(), k=32, candidates=0.1)
+    index = cuda.Index(codec, 2000)
+    index.append(k.cuda(), v.cuda())
+    rows = [part.contiguous().pin_memory()[None] for part in (k, v)]
+    query, cache = torch.randn(1, HQ, D).cuda(), index.row_cache(64, k.dtype)
+    outputs = [index.step(query, *rows, row_cache=cache) for _ in range(2)]
+    stats = cache.stats()
+    assert (stats.looked_up, stats.found) == (2 * H * 32, H * 32) and stats.rows == 64
+    assert torch.equal(*outputs)
+    assert (outputs[0] - index.step(query, *rows)).abs().max() < 1e-5
+
+
 def test_parts_are_merged(cuda):  # noqa: F811
     q, k, v = on_device(tokens(200))
     whole, parts, sums = cache_of(cuda, "cuda"), [], []

@@ -239,6 +239,41 @@ else:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("lengths", [(N,), (N, 700)])
+def test_votes_and_rerank_are_the_halves_of_a_retrieve(pariskv, rows, lengths):
+    queries, keys, values = rows
+    codec = pariskv.Codec.fit(keys, queries, values, candidates=0.1, k=30, tail="mean")
+    index = pariskv.Index(codec, N + 64, len(lengths))
+    for sequence, length in enumerate(lengths):
+        index.append(keys[:, :length], values[:, :length], sequence)
+    query = np.stack([queries[:, 0], queries[:, 1], queries[:, 2]])[: 2 * len(lengths) - 1]
+    named = [0, len(lengths) - 1, 0][: len(query)]
+    wanted = index.retrieve(query, sequences=named)
+    votes = index.votes(query, sequences=named)
+    assert votes.shape == (len(query), H, N)
+    candidates = np.full((len(query), H, index.room(query, sequences=named)), -1, np.int32)
+    for entry, sequence in enumerate(named):
+        assert np.isneginf(votes[entry, :, lengths[sequence] :]).all()
+        for head in range(H):
+            count = wanted.candidate_counts[entry, head]
+            best = np.argsort(-votes[entry, head], kind="stable")[:count]
+            candidates[entry, head, :count] = np.sort(best)
+    assert np.array_equal(candidates, wanted.candidates)
+    found = index.rerank(query, candidates, wanted.candidate_counts, sequences=named)
+    assert np.array_equal(found.positions, wanted.positions)
+    assert np.array_equal(found.counts, wanted.counts)
+    assert np.allclose(found.rest_lse, wanted.rest_lse, atol=1e-5)
+    used = np.repeat(candidates >= 0, HQ // H, 1)
+    assert np.array_equal(found.estimates[used], wanted.estimates[used])  # integers, scaled
+    few = index.rerank(query, candidates[..., :5], np.full((len(query), H), 5), sequences=named)
+    assert (few.counts == 5).all()
+    assert np.array_equal(np.sort(few.positions[..., :5]), candidates[..., :5])
+    with pytest.raises(ValueError, match="room for"):
+        index.rerank(query, np.zeros((len(query), H, N + 1), np.int32), 1, sequences=named)
+    with pytest.raises(IndexError, match=r"candidates\[0, 1\]"):
+        index.rerank(query, candidates[..., ::-1][..., -5:], 5, sequences=named)
+
+
 def test_a_row_cache_changes_no_bit(pariskv, index, rows):
     queries, keys, values = rows
     options = dict(k=50, candidates=0.1)

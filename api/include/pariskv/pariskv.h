@@ -364,6 +364,26 @@ PKV_API pkv_status pkv_hits_init(pkv_hits *hits, size_t struct_size);
 PKV_API pkv_status pkv_retrieve(const pkv_plan *plan, pkv_stream *stream, const pkv_tensor *query,
                                 void *scratch, const pkv_hits *hits);
 
+/* The two halves of pkv_retrieve, for a caller who chooses the candidates in between: where the
+ * keys of a sequence lie on several devices, say, and the best of all of them are wanted
+ * (docs/engines.md). Slower than pkv_retrieve, which does not hand out votes.
+ *
+ * pkv_vote: what candidates are chosen by (docs/algorithm.md, 4), the same bits on every backend.
+ *   votes   [b, h, stride] device memory; of each row as many are written as its sequence has keys,
+ *           NaN for a bad key or query
+ *   stride  at least the plan's max_tokens */
+PKV_API pkv_status pkv_vote(const pkv_plan *plan, pkv_stream *stream, const pkv_tensor *query,
+                            void *scratch, float *votes, int64_t stride);
+/* pkv_rerank: of given candidates what pkv_retrieve finds of its own.
+ *   hits  candidates and candidate_counts are read: of each row up to c (pkv_plan_candidates)
+ *         positions, ascending. positions and counts are written, all others where not NULL: scores
+ *         and rest_lse are those of the row's candidates and its other keys, as if there were no
+ *         other device.
+ * On host memory it waits for the stream and looks at the candidates: PKV_OUT_OF_RANGE names the
+ * slot and a count or position that is not accepted. */
+PKV_API pkv_status pkv_rerank(const pkv_plan *plan, pkv_stream *stream, const pkv_tensor *query,
+                              void *scratch, const pkv_hits *hits);
+
 /* K and V of tokens. */
 typedef struct pkv_rows {
   uint32_t struct_size;

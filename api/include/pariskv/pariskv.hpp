@@ -306,6 +306,13 @@ class Plan : public Handle<pkv_plan, pkv_plan_destroy> {
                 const pkv_hits& hits) const {
     check(pkv_retrieve(handle_, stream.get(), &query, scratch, &hits));
   }
+  void vote(Stream& stream, const pkv_tensor& query, void* scratch, float* votes,
+            int64_t stride) const {
+    check(pkv_vote(handle_, stream.get(), &query, scratch, votes, stride));
+  }
+  void rerank(Stream& stream, const pkv_tensor& query, void* scratch, const pkv_hits& hits) const {
+    check(pkv_rerank(handle_, stream.get(), &query, scratch, &hits));
+  }
   void fetch(Stream& stream, const pkv_rows& source, const pkv_hits& hits,
              const pkv_rows& rows) const {
     check(pkv_fetch(handle_, stream.get(), &source, &hits, &rows));
