@@ -60,7 +60,20 @@ def test_nearly_parallel_keys_are_told_apart(machine, sampled):
     assert np.mean(recalls) >= 0.5
 
 
-LENGTHS = [4999, 5000, 9999, 10_000, 16_383, 16_384, 29_999, 30_000, 32_767, 32_768, 131_071, 131_072]
+LENGTHS = [
+    4999,
+    5000,
+    9999,
+    10_000,
+    16_383,
+    16_384,
+    29_999,
+    30_000,
+    32_767,
+    32_768,
+    131_071,
+    131_072,
+]
 
 
 @pytest.mark.parametrize("profile", ["default", "paper"])
