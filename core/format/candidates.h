@@ -15,8 +15,9 @@ struct ScheduleStep {
   int64_t ppm;
 };
 
-inline constexpr ScheduleStep kDefaultSchedule[3] = {
-    {32768, 50000}, {131072, 20000}, {INT64_MAX, 10000}};
+// Decision 16.
+inline constexpr ScheduleStep kDefaultSchedule[4] = {
+    {16384, 100000}, {32768, 50000}, {131072, 20000}, {INT64_MAX, 10000}};
 inline constexpr ScheduleStep kPaperSchedule[2] = {{131072, 100000}, {INT64_MAX, 50000}};
 
 // The share that applies to n keys. Rule: pkv_candidate_rule, or anything with its fields.

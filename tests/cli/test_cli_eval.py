@@ -136,7 +136,7 @@ def test_the_schedule_of_each_profile_is_its_own(cli, trace):
     path, tensors = trace
     results = evaluate(cli, path)
     zones = tensors["q_pos"][FIT:] + 1 - LOCAL - SINK
-    for method, share in (("default", 0.05), ("paper", 0.1)):
+    for method, share in (("default", 0.1), ("paper", 0.1)):
         counts = np.minimum(zones, np.maximum(K, np.ceil(zones * share)))
         assert results[method]["candidates"] == pytest.approx(np.mean(counts / zones), rel=1e-12)
 

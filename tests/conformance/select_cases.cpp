@@ -96,12 +96,12 @@ void add(Cases& cases, const SelectShape& shape) {
 // The default profile's schedule (section 1).
 pkv_candidate_rule schedule(int32_t k) {
   pkv_candidate_rule rule = {};
-  const int64_t below[] = {32768, 131072, INT64_MAX};
-  const int64_t ppm[] = {50000, 20000, 10000};
-  std::copy_n(below, 3, rule.below);
-  std::copy_n(ppm, 3, rule.ppm);
+  const int64_t below[] = {16384, 32768, 131072, INT64_MAX};
+  const int64_t ppm[] = {100000, 50000, 20000, 10000};
+  std::copy_n(below, 4, rule.below);
+  std::copy_n(ppm, 4, rule.ppm);
   rule.k = k;
-  rule.steps = 3;
+  rule.steps = 4;
   return rule;
 }
 
@@ -112,7 +112,7 @@ void add_counts(Cases& cases) {
     }
   }
   for (const int64_t n : {999, 1000, 1001}) add(cases, {.n = n, .ppm = 1000, .k = 0});
-  for (const int64_t n : {32767, 32768, 131071, 131072}) {
+  for (const int64_t n : {16383, 16384, 32767, 32768, 131071, 131072}) {
     add(cases, {.n = n, .ppm = 0, .k = 100, .votes = "levels"}, schedule(100), "_auto");
   }
 }

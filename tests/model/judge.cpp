@@ -26,7 +26,8 @@ void expect_equal(const char* what, int64_t layer, int64_t sequence, int64_t fou
 // min(n, max(k, ceil(n * ppm / 10^6))), docs/algorithm.md, section 5.
 int64_t candidates_of(const World& world, int64_t n) {
   const std::string text = world.shape().option("candidates", "auto");
-  int64_t ppm = world.shape().profile == "paper" ? 100000 : 50000;  // zones here stay below 32,768
+  // Zones here stay below 32,768.
+  int64_t ppm = world.shape().profile == "paper" || n < 16384 ? 100000 : 50000;
   if (text != "auto") ppm = std::max<int64_t>(1, std::llrint(std::stod(text) * 1e6));
   const int64_t share = (n * ppm + 999999) / 1000000;
   return std::min(n, std::max<int64_t>(world.k(), share));

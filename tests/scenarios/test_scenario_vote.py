@@ -60,7 +60,20 @@ def test_nearly_parallel_keys_are_told_apart(machine, sampled):
     assert np.mean(recalls) >= 0.5
 
 
-LENGTHS = [4999, 5000, 9999, 10_000, 29_999, 30_000, 32_767, 32_768, 131_071, 131_072]
+LENGTHS = [
+    4999,
+    5000,
+    9999,
+    10_000,
+    16_383,
+    16_384,
+    29_999,
+    30_000,
+    32_767,
+    32_768,
+    131_071,
+    131_072,
+]
 
 
 @pytest.mark.parametrize("profile", ["default", "paper"])
@@ -72,7 +85,7 @@ def test_both_sides_of_every_step_of_a_schedule(machine, profile):
     config = Config(machine, profile, head_dim=dim, v_source="none", tail="drop", k=k)
     index = Index(machine, Codec.plain(machine, config), 1, LENGTHS[-1])
     step = Step(Plan(machine, index, config, 1, 1))
-    steps = {"default": ((32_768, 50_000), (131_072, 20_000), (2**31, 10_000)),
+    steps = {"default": ((16_384, 100_000), (32_768, 50_000), (131_072, 20_000), (2**31, 10_000)),
              "paper": ((131_072, 100_000), (2**31, 50_000))}[profile]  # fmt: skip
     for n in LENGTHS:
         index.append(0, keys[:, index.length(0) : n])

@@ -13,12 +13,16 @@ constexpr int64_t kLongest = 2147483647;
 
 TEST_CASE("candidates: the default schedule at its boundaries") {
   constexpr pkv_candidate_rule kRule = candidate_rule(kDefaultSchedule, 100);
-  CHECK(candidate_ppm(kRule, 0) == 50000);
+  CHECK(candidate_ppm(kRule, 0) == 100000);
+  CHECK(candidate_ppm(kRule, 16383) == 100000);
+  CHECK(candidate_ppm(kRule, 16384) == 50000);
   CHECK(candidate_ppm(kRule, 32767) == 50000);
   CHECK(candidate_ppm(kRule, 32768) == 20000);
   CHECK(candidate_ppm(kRule, 131071) == 20000);
   CHECK(candidate_ppm(kRule, 131072) == 10000);
   CHECK(candidate_ppm(kRule, kLongest) == 10000);
+  CHECK(candidate_count(kRule, 16383) == 1639);         // ceil(1638.3)
+  CHECK(candidate_count(kRule, 16384) == 820);          // ceil(819.2)
   CHECK(candidate_count(kRule, 32767) == 1639);         // ceil(1638.35)
   CHECK(candidate_count(kRule, 32768) == 656);          // ceil(655.36)
   CHECK(candidate_count(kRule, 131071) == 2622);        // ceil(2621.42)

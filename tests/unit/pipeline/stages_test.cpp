@@ -66,7 +66,7 @@ TEST_CASE("stage select: arguments") {
           a.rule.below[1] = a.rule.below[0];
         },
         kInvalid,
-        {"rule.below[1]=32768"}},
+        {"rule.below[1]=16384"}},
        {[](A& a) { a.votes = nullptr; }, kInvalid, {"votes=NULL"}},
        {[](A& a) { a.votes_stride = 30; }, kInvalid, {"votes_stride=30"}},
        {[](A& a) { a.candidates = nullptr; }, kInvalid, {"candidates=NULL"}},
@@ -83,6 +83,7 @@ TEST_CASE("stage select: room for the longest row is not enough where a step dro
   CHECK(format::candidate_count(rule, 40000) == 800);
   CHECK(format::largest_candidate_count(rule, 40000) == 1639);
   CHECK(format::largest_candidate_count(rule, 32767) == 1639);
+  CHECK(format::largest_candidate_count(rule, 20000) == 1639);  // of 16,383
   CHECK(format::largest_candidate_count(rule, 100) == 10);
   CHECK(format::largest_candidate_count(rule, 0) == 0);
 }

@@ -313,7 +313,8 @@ TEST_CASE("config: scale is fp32(1/sqrt(d)) by default, else the float nearest t
 TEST_CASE("config: candidates by the schedule of the profile, or one share") {
   const pkv_candidate_rule ours = complete({{"k", "10"}}).step_options()->rule;
   CHECK(ours.k == 10);
-  CHECK(ours.steps == 3);
+  CHECK(ours.steps == 4);
+  CHECK(format::candidate_count(ours, 16383) == 1639);   // 10 %
   CHECK(format::candidate_count(ours, 32767) == 1639);   // 5 %
   CHECK(format::candidate_count(ours, 32768) == 656);    // 2 %
   CHECK(format::candidate_count(ours, 131072) == 1311);  // 1 %

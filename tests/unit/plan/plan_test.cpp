@@ -117,7 +117,8 @@ TEST_CASE("plan: candidates is the most of any length, also where a step of the 
     setup.desc.max_tokens = max_tokens;
     return value_of(setup.plan())->candidates();
   };
-  CHECK(candidates(1000) == 50);
+  CHECK(candidates(1000) == 100);
+  CHECK(candidates(16384) == 1639);   // 5 % of 16,384 is 820
   CHECK(candidates(32767) == 1639);   // ceil(5 %)
   CHECK(candidates(32768) == 1639);   // 2 % of 32,768 is 656
   CHECK(candidates(131071) == 2622);  // ceil(2 %)
@@ -223,7 +224,7 @@ TEST_CASE("plan: the description names shape, options, backend and scratch") {
   const std::string text = plan->describe();
   CAPTURE(text);
   for (const std::string& part :
-       {std::string("\"batch\": 2"), std::string("\"candidates\": 50"),
+       {std::string("\"batch\": 2"), std::string("\"candidates\": 100"),
         std::string("\"tail\": \"mean\""), std::string("\"backend\": \"cpu_ref\""),
         "\"bytes\": " + std::to_string(plan->scratch_bytes())}) {
     CHECK(contains(text, part));
