@@ -359,10 +359,9 @@ absl::Status Cache::reserve(const Stream& stream, int64_t tokens, int64_t total_
   PKV_RETURN_IF_ERROR(pools_->rows->reserve(rows));
   PKV_RETURN_IF_ERROR(pools_->sinks->reserve(sinks));
   if (pools_->recent != nullptr) {
-    const int64_t recent =
-        sequences * (shape_.most_recent_tokens() / shape_.desc.page_tokens + 2);
-    PKV_RETURN_IF_ERROR(pools_->recent->reserve(sparse * std::min(row_pages, recent) -
-                                                pools_->recent->used()));
+    const int64_t recent = sequences * (shape_.most_recent_tokens() / shape_.desc.page_tokens + 2);
+    PKV_RETURN_IF_ERROR(
+        pools_->recent->reserve(sparse * std::min(row_pages, recent) - pools_->recent->used()));
   }
   for (const auto& layer : layers_) PKV_RETURN_IF_ERROR(layer->reserve(stream, tokens));
   PKV_RETURN_IF_ERROR(pools_->records->reserve(records));

@@ -153,8 +153,7 @@ bool CacheShape::keeps_recent_rows() const {
 // What a captured step may see of an encoded sequence; of one that never is, not all.
 int64_t CacheShape::most_recent_tokens() const {
   constexpr int64_t kMostUnencoded = 8192;
-  return rules.sink + rules.local + 2 * rules.interval +
-         std::min(first_fit(rules), kMostUnencoded);
+  return rules.sink + rules.local + 2 * rules.interval + std::min(first_fit(rules), kMostUnencoded);
 }
 
 }  // namespace pkv

@@ -323,7 +323,7 @@ TEST_CASE("device: rows that are attended in full are on the device too, no othe
   const int32_t removed = sequences.back();
   check(pkv_cache_remove(world.cache(), world.stream(), removed));
   int32_t fork = 0;
-  check(pkv_cache_fork(world.cache(), world.stream(), sequences.front(), &fork));
+  check(pkv_cache_fork(world.cache(), world.stream(), sequences.front(), 600, &fork));
   world.append_all(fork, tokens_from(7000, 3));
   world.append_all(sequences.front(), tokens_from(8000, 3));
   std::vector<uint64_t> tokens;
