@@ -303,47 +303,36 @@ TEST_CASE("device: a store that cannot be had leaves no error behind") {
 
 TEST_CASE("device: rows that are attended in full are on the device too, no others") {
   Shape shape = captured_shape();
-  Machine machine("gpu-host");
+  Machine machine("gpu-host"), other("gpu-host");
   World world(machine, shape);
-  std::vector<int32_t> sequences;
-  for (int32_t i = 0; i < shape.sequences; ++i) sequences.push_back(world.add());
-  CHECK(world.usage().recent_rows == 0);
-  int64_t recent = 0;
-  for (uint64_t turn = 0; turn < 30; ++turn) {
-    for (const int32_t sequence : sequences) {
-      world.append_all(sequence, tokens_from(100 * turn, 20));
-    }
-    world.flush();
-    if (turn == 9) recent = world.usage().recent_rows;
-  }
-  CHECK(recent > 0);
-  CHECK(world.usage().recent_rows == recent);
-  CHECK(world.usage().row_pages > 2 * recent);
-  // Forks share them, and take their own when they go their own way.
-  const int32_t removed = sequences.back();
-  check(pkv_cache_remove(world.cache(), world.stream(), removed));
-  int32_t fork = 0;
-  check(pkv_cache_fork(world.cache(), world.stream(), sequences.front(), 600, &fork));
-  world.append_all(fork, tokens_from(7000, 3));
-  world.append_all(sequences.front(), tokens_from(8000, 3));
-  std::vector<uint64_t> tokens;
-  for (uint64_t turn = 0; turn < 30; ++turn) {
-    const std::vector<uint64_t> more = tokens_from(100 * turn, 20);
-    tokens.insert(tokens.end(), more.begin(), more.end());
-  }
-  const auto with = [&](uint64_t first) {
-    std::vector<uint64_t> all = tokens;
-    const std::vector<uint64_t> last = tokens_from(first, 3);
-    all.insert(all.end(), last.begin(), last.end());
-    return all;
-  };
-  check_equals_fresh(world, fork, with(7000));
-  check_equals_fresh(world, sequences.front(), with(8000));
-
   shape.rows_memory = PKV_ALLOC_DEVICE;
-  World resident(machine, shape);
-  resident.append_all(resident.add(), tokens_from(1, 40));
+  World resident(other, shape);
+  pkv_cache_usage early{};
+  for (World* each : {&world, &resident}) {
+    for (int32_t i = 0; i < shape.sequences; ++i) REQUIRE(each->add() == i);
+    CHECK(each->usage().recent_rows == 0);
+    for (uint64_t turn = 0; turn < 30; ++turn) {
+      for (int32_t sequence = 0; sequence < shape.sequences; ++sequence) {
+        each->append_all(sequence, tokens_from(100 * turn, 20));
+      }
+      each->flush();
+      if (turn == 9 && each == &world) early = world.usage();
+    }
+    // Forks share them, and take their own when they go their own way.
+    check(pkv_cache_remove(each->cache(), each->stream(), 1));
+    int32_t fork = 0;
+    check(pkv_cache_fork(each->cache(), each->stream(), 0, 600, &fork));
+    REQUIRE(fork == 1);
+    each->append_all(fork, tokens_from(7000, 3));
+    each->append_all(0, tokens_from(8000, 40));
+  }
+  CHECK(early.recent_rows > 0);
+  CHECK(2 * world.usage().row_pages > 3 * early.row_pages);
+  CHECK(world.usage().recent_rows == early.recent_rows);
   CHECK(resident.usage().recent_rows == 0);
+  for (int32_t sequence = 0; sequence < shape.sequences; ++sequence) {
+    check_same(world, sequence, resident, sequence);
+  }
 }
 
 TEST_CASE("device: a flush on a stream of its own; what reads a layer waits for it") {

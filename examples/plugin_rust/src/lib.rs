@@ -152,6 +152,8 @@ static TABLE: Table = Table {
     has_row_cache: 0,
     reserved: 0,
     optional_2: [core::ptr::null(); 5],
+    has_recent_rows: 0,
+    reserved_2: 0,
 };
 
 #[no_mangle]

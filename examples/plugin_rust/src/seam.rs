@@ -235,6 +235,8 @@ pub struct Table {
     pub reserved: i32,
     /// merge, memory_words, stream_capturing, place, advance: left out.
     pub optional_2: [*const c_void; 5],
+    pub has_recent_rows: i32,
+    pub reserved_2: i32,
 }
 // Texts and functions that live as long as the library.
 unsafe impl Sync for Table {}
