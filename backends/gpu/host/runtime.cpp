@@ -57,7 +57,7 @@ gpuError_t run_on_host(gpuStream_t stream, const gpu_exec::Launch& launch,
 
 gpuError_t gpuStreamDestroy(gpuStream_t stream) {
   const gpuError_t error = gpuStreamSynchronize(stream);
-  delete stream;
+  const std::shared_ptr<Stream> last = std::move(stream->self);
   return error;
 }
 gpuError_t gpuStreamSynchronize(gpuStream_t stream) {
@@ -66,7 +66,7 @@ gpuError_t gpuStreamSynchronize(gpuStream_t stream) {
 }
 gpuError_t gpuStreamWaitEvent(gpuStream_t stream, gpuEvent_t event, int /*flags*/) {
   if (stream->mode->is_capturing) return gpuErrorInvalidValue;
-  if (event->stream == nullptr || event->stream == stream) return gpuSuccess;
+  if (event->stream == nullptr || event->stream.get() == stream) return gpuSuccess;
   return enqueue(stream,
                  [other = event->stream, count = event->count] { return other->run_until(count); });
 }
@@ -81,7 +81,7 @@ gpuError_t gpu_event_create(gpuEvent_t* out) {
 gpuError_t gpuEventRecord(gpuEvent_t event, gpuStream_t stream) {
   if (stream->mode->is_capturing) return gpuErrorInvalidValue;
   // Without deferred work there is nothing to wait for, and the stream may be gone by then.
-  *event = stream->queue.empty() ? Event{} : Event{stream, stream->enqueued()};
+  *event = stream->queue.empty() ? Event{} : Event{stream->self, stream->enqueued()};
   return gpuSuccess;
 }
 gpuError_t gpuEventDestroy(gpuEvent_t event) {

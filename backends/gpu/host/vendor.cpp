@@ -67,7 +67,11 @@ pkv_status open_vendor(const pkv_host* host, int ordinal, VendorDevice& /*device
 }
 
 gpuError_t create_stream(VendorDevice& device, gpuStream_t* out) {
-  *out = new Stream{&device.machine, &device.mode, {}};
+  const auto made = std::make_shared<Stream>();
+  made->machine = &device.machine;
+  made->mode = &device.mode;
+  made->self = made;
+  *out = made.get();
   return gpuSuccess;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "backends/gpu/host/runtime.h"
@@ -27,6 +28,8 @@ struct Stream {
   WorkMode* mode;
   std::deque<Work> queue;
   std::size_t done = 0;  // of all that was enqueued
+  // Until it is destroyed; events that were recorded on it, and waits for these, outlive it.
+  std::shared_ptr<Stream> self = nullptr;
 
   // Until so many have run; the first error.
   gpuError_t run_until(std::size_t count);
@@ -34,7 +37,7 @@ struct Stream {
 };
 
 struct Event {
-  Stream* stream = nullptr;  // NULL: nothing recorded
+  std::shared_ptr<Stream> stream;  // NULL: nothing recorded
   std::size_t count = 0;
 };
 
