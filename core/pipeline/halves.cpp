@@ -12,13 +12,6 @@
 namespace pkv {
 namespace {
 
-absl::StatusOr<TensorView> check_half_query(const Plan& plan, const pkv_tensor& query) {
-  return check_tensor(plan.device(), "query", query,
-                      {exactly("b", plan.batch()), exactly("hq", plan.query_heads()),
-                       exactly("d", plan.geometry().head_dim)},
-                      kFloatTypes);
-}
-
 absl::Status check_reranked(const Plan& plan, const pkv_hits& hits) {
   const int64_t rows = int64_t{plan.batch()} * plan.geometry().kv_heads;
   PKV_RETURN_IF_ERROR(check_range("hits.flags", hits.flags, 0, 0));
@@ -57,7 +50,7 @@ absl::Status vote(const Plan& plan, const Stream& stream, const pkv_tensor& quer
   PKV_RETURN_IF_ERROR(plan.check_stream(stream));
   PKV_ASSIGN_OR_RETURN(void* memory, plan.scratch(scratch));
   PKV_ASSIGN_OR_RETURN(const Plan::Busy busy, Plan::Busy::enter(plan));
-  PKV_ASSIGN_OR_RETURN(const TensorView view, check_half_query(plan, query));
+  PKV_ASSIGN_OR_RETURN(const TensorView view, check_plan_query(plan, query));
   PKV_RETURN_IF_ERROR(check_range("stride", stride, plan.max_tokens(), format::kMaxTokens));
   PKV_RETURN_IF_ERROR(plan.check_lengths());
   PKV_RETURN_IF_ERROR(plan.halves_status());
@@ -80,7 +73,7 @@ absl::Status rerank(const Plan& plan, const Stream& stream, const pkv_tensor& qu
   PKV_RETURN_IF_ERROR(plan.check_stream(stream));
   PKV_ASSIGN_OR_RETURN(void* memory, plan.scratch(scratch));
   PKV_ASSIGN_OR_RETURN(const Plan::Busy busy, Plan::Busy::enter(plan));
-  PKV_ASSIGN_OR_RETURN(const TensorView view, check_half_query(plan, query));
+  PKV_ASSIGN_OR_RETURN(const TensorView view, check_plan_query(plan, query));
   PKV_RETURN_IF_ERROR(check_reranked(plan, hits));
   PKV_RETURN_IF_ERROR(plan.check_lengths());
   PKV_RETURN_IF_ERROR(plan.halves_status());
@@ -88,17 +81,9 @@ absl::Status rerank(const Plan& plan, const Stream& stream, const pkv_tensor& qu
   PKV_RETURN_IF_ERROR(check_chosen(plan, stream, hits));
   const Device& device = plan.device();
   const ScratchLedger& ledger = plan.halves_scratch();
-  const pkv_hits out = with_scratch(ledger, memory, hits);
   pkv_rerank_args args = plan.rerank_args();
   args.queries = view.tensor();
-  args.candidates = out.candidates;
-  args.candidate_counts = out.candidate_counts;
-  args.positions = out.positions;
-  args.scores = out.scores;
-  args.counts = out.counts;
-  args.estimates = out.estimates;
-  args.rest_lse = out.rest_lse;
-  args.sample_estimates = out.sample_estimates;
+  set_rerank_outputs(with_scratch(ledger, memory, hits), args);
   PKV_RETURN_IF_ERROR(device.call("rerank", device.backend().rerank.supports, &args));
   PKV_ASSIGN_OR_RETURN(args.batch.lengths,
                        plan.lengths(stream, ledger.get<int64_t>(memory, Piece::kLengths)));

@@ -27,14 +27,7 @@ absl::Status check_hits(const Plan& plan, const pkv_hits& hits) {
 void set_outputs(const pkv_hits& out, pkv_select_args& select, pkv_rerank_args& rerank) {
   select.candidates = out.candidates;
   select.candidate_counts = out.candidate_counts;
-  rerank.candidates = out.candidates;
-  rerank.candidate_counts = out.candidate_counts;
-  rerank.positions = out.positions;
-  rerank.scores = out.scores;
-  rerank.counts = out.counts;
-  rerank.estimates = out.estimates;
-  rerank.rest_lse = out.rest_lse;
-  rerank.sample_estimates = out.sample_estimates;
+  set_rerank_outputs(out, rerank);
 }
 
 absl::Status run_stages(const Plan& plan, const Stream& stream, const pkv_tensor& query,
@@ -77,6 +70,24 @@ absl::Status run_fused(const Plan& plan, const Stream& stream, const pkv_tensor&
 
 }  // namespace
 
+absl::StatusOr<TensorView> check_plan_query(const Plan& plan, const pkv_tensor& query) {
+  return check_tensor(plan.device(), "query", query,
+                      {exactly("b", plan.batch()), exactly("hq", plan.query_heads()),
+                       exactly("d", plan.geometry().head_dim)},
+                      kFloatTypes);
+}
+
+void set_rerank_outputs(const pkv_hits& out, pkv_rerank_args& rerank) {
+  rerank.candidates = out.candidates;
+  rerank.candidate_counts = out.candidate_counts;
+  rerank.positions = out.positions;
+  rerank.scores = out.scores;
+  rerank.counts = out.counts;
+  rerank.estimates = out.estimates;
+  rerank.rest_lse = out.rest_lse;
+  rerank.sample_estimates = out.sample_estimates;
+}
+
 pkv_hits with_scratch(const ScratchLedger& ledger, void* memory, pkv_hits hits) {
   ledger.supply(memory, Piece::kPositions, hits.positions);
   ledger.supply(memory, Piece::kScores, hits.scores);
@@ -101,11 +112,7 @@ pkv_step_args fused_args(const Plan& plan, const pkv_tensor& query, const int64_
 
 absl::Status retrieve_in(const Plan& plan, const Stream& stream, const pkv_tensor& query,
                          const pkv_hits& hits, void* memory) {
-  PKV_ASSIGN_OR_RETURN(const TensorView view,
-                       check_tensor(plan.device(), "query", query,
-                                    {exactly("b", plan.batch()), exactly("hq", plan.query_heads()),
-                                     exactly("d", plan.geometry().head_dim)},
-                                    kFloatTypes));
+  PKV_ASSIGN_OR_RETURN(const TensorView view, check_plan_query(plan, query));
   PKV_RETURN_IF_ERROR(check_hits(plan, hits));
   PKV_RETURN_IF_ERROR(plan.check_lengths());
   if (plan.batch() == 0) return absl::OkStatus();

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/tensor.h"
 #include "core/plan/plan.h"
 #include "core/runtime/stream.h"
 #include "pariskv/pariskv.h"
@@ -44,6 +46,10 @@ absl::Status attend_in(const Plan& plan, const Stream& stream, const pkv_attenti
 // The caller's memory; where the caller has none, the piece that the ledger books, if it does.
 // retrieve.cpp
 pkv_hits with_scratch(const ScratchLedger& ledger, void* memory, pkv_hits hits);
+// retrieve.cpp, for it and its halves: the query's shape and dtype, and where rerank reads
+// candidates and writes.
+absl::StatusOr<TensorView> check_plan_query(const Plan& plan, const pkv_tensor& query);
+void set_rerank_outputs(const pkv_hits& out, pkv_rerank_args& rerank);
 // Hits as what attend reads. attention.cpp
 void read_hits(const pkv_hits& hits, pkv_attend_args& args);
 
