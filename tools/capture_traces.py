@@ -13,7 +13,9 @@ all before it through the cache. An attention function registered with transform
 after RoPE, hands them on to SDPA, and keeps them for the layers asked for. One file per layer:
 OUT/NAME_lLL.safetensors, of several prompts OUT/NAME_PROMPT_lLL.safetensors, in the schema of
 data/traces/README.md. All layers and heads of a prompt come from one run; --keep names KV heads by
-layer. The model is loaded once; `run` also takes one that is loaded already.
+layer. With --turn the user speaks again in the middle of the decoding, so that the second half of
+the queries is about something else. The model is loaded once; `run` also takes one that is loaded
+already.
 
 Every trace is held against the model before it is written: softmax(scale q k) v over the float16
 tensors must reproduce what the attention function returned, else the file would describe another
@@ -162,11 +164,13 @@ def capture(
     query_stride: int,
     temperature: float,
     seed: int,
+    turn: list[int],
 ) -> list[int]:
     """Runs prompt and decoding; fills `recorder.records` and returns the positions of its queries.
 
-    Decoded token i stands at position len(prompt) + i; every query_stride-th is kept. Its query
-    sees keys 0..position, its own included.
+    Decoded token i stands at position len(prompt) + i, from the middle on behind `turn`, tokens
+    that are fed in one pass. Every query_stride-th decoded token is kept. Its query sees keys
+    0..position, its own included.
     """
     import torch
     from transformers import DynamicCache
@@ -175,7 +179,7 @@ def capture(
     # a later 5.x renamed the argument past_key_values to cache
     named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     extra = {named: DynamicCache(config=model.config), "use_cache": True, "logits_to_keep": 1}
-    positions = [len(prompt) + i for i in range(0, decode_tokens, query_stride)]
+    positions, tokens = [], len(prompt)
     started = time.monotonic()
     with torch.inference_mode():
         step = torch.tensor([prompt], device=model.device)
@@ -185,9 +189,17 @@ def capture(
         print(f"prompt: {len(prompt)} tokens, {seconds:.1f} s", file=sys.stderr)
         banned = banned_tokens(model, len(logits))
         for i in range(decode_tokens):
+            if turn and i == decode_tokens // 2:
+                recorder.keeps_query = False
+                step = torch.tensor([turn], device=model.device)
+                logits = model(step, **extra).logits[0, -1]
+                tokens += len(turn)
             token = sample(logits, temperature, banned, generator)
-            recorder.tokens = len(prompt) + i + 1
+            tokens += 1
+            recorder.tokens = tokens
             recorder.keeps_query = i % query_stride == 0
+            if recorder.keeps_query:
+                positions.append(tokens - 1)
             recorder.keeps_cache = i == decode_tokens - 1
             step = torch.tensor([[token]], device=model.device)
             logits = model(step, **extra).logits[0, -1]
@@ -275,6 +287,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="of each --prompt-file no more than what makes a prompt of so many tokens (all)",
     )
     add("--question", default="", help="text behind that of the file")
+    add("--turn", default="", help="what the user says after half of the decoded tokens")
     add("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     add("--decode-tokens", type=int, default=300, help="tokens to decode after the prompt (300)")
     kept = parser.add_mutually_exclusive_group(required=True)
@@ -361,6 +374,20 @@ def fitted_prompt(tokenizer, text: str, question: str, is_chat: bool, most: int 
     return ids
 
 
+def turn_tokens(tokenizer, text: str, is_chat: bool) -> list[int]:
+    """Token ids of a further turn of the user, from behind an answer to where the next begins."""
+    if is_chat and text:
+        answer = "ANSWER"
+        talk = [("user", "QUESTION"), ("assistant", answer), ("user", text)]
+        whole = tokenizer.apply_chat_template(
+            [{"role": role, "content": content} for role, content in talk],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        text = whole.partition(answer)[2]
+    return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+
+
 def prompt_of(options: argparse.Namespace, path: Path, most: int | None, tokenizer, config):
     """Token ids of a prompt file."""
     try:
@@ -369,14 +396,15 @@ def prompt_of(options: argparse.Namespace, path: Path, most: int | None, tokeniz
         raise TraceError(f"--prompt-file {path}: {error}") from error
     prompt = fitted_prompt(tokenizer, text, options.question, options.chat, most)
     total, limit = len(prompt) + options.decode_tokens, config.max_position_embeddings
+    total += len(turn_tokens(tokenizer, options.turn, options.chat))
     if total > limit:
         lengths = f"{len(prompt)} prompt tokens + --decode-tokens {options.decode_tokens}"
         raise TraceError(f"{lengths} is {total}, the model takes {limit}")
     return prompt
 
 
-def captured(options: argparse.Namespace, model, prompt: list[int]) -> dict[int, Trace]:
-    """The trace of each layer, held against what the model's attention returned."""
+def captured(options: argparse.Namespace, model, prompt: list[int], turn: list[int]):
+    """The trace by layer, each held against what the model's attention returned."""
     from transformers import AttentionInterface
 
     recorder = Recorder(options.keep, AttentionInterface()["sdpa"])
@@ -389,6 +417,7 @@ def captured(options: argparse.Namespace, model, prompt: list[int]) -> dict[int,
         options.query_stride,
         options.temperature,
         options.seed,
+        turn,
     )
     described = options.name + (f" ({options.licence})" if options.licence else "")
     described += f", weights of {options.gguf_file}" if options.gguf_file else ""
@@ -443,7 +472,8 @@ def run(options: argparse.Namespace, tokenizer=None, model=None) -> None:
             for path, most in zip(options.prompt_file, options.prompt_tokens)
         ]
         for path, prompt in prompts:
-            traces = captured(options, model, prompt)
+            turn = turn_tokens(tokenizer, options.turn, options.chat)
+            traces = captured(options, model, prompt, turn)
             options.out.mkdir(parents=True, exist_ok=True)
             for layer, trace in traces.items():
                 write_trace(targets[path, layer], trace, force=options.force)

@@ -205,6 +205,32 @@ def test_several_prompts_and_their_lengths(llama_folder, tmp_path):
     assert cut_trace.read_trace(tmp_path / "m_b_l01.safetensors").tokens == len(PROMPT) + 3 + 3
 
 
+def test_a_turn_stands_in_the_middle_of_the_decoded_tokens(llama_folder, tmp_path):
+    """Decoding greedily, what comes before it and behind it is what prompts of that text give."""
+    text = (llama_folder / "prompt.txt").read_text(encoding="utf-8")
+    arguments = ["--layers=1", "--temperature=0", "--query-stride=1"]
+    turned = [*arguments, "--decode-tokens=6", "--turn=zyxw"]
+    assert capture_traces.main(command(llama_folder, tmp_path / "turn", *turned)) == 0
+    found = cut_trace.read_trace(tmp_path / "turn" / "tiny-model_l01.safetensors")
+    n = len(PROMPT)
+    assert found.q_pos.tolist() == [n, n + 1, n + 2, n + 7, n + 8, n + 9]
+    assert found.tokens == n + 10
+    tokens, _ = reference(llama_folder, 3)
+    said = "".join(chr(ord("!") + i - 3) for i in tokens[n:])
+    (tmp_path / "whole.txt").write_text(text + said + "zyxw", encoding="utf-8")
+    whole = [f"--model={llama_folder}", f"--prompt-file={tmp_path / 'whole.txt'}", *arguments]
+    whole += ["--dtype=float32", "--name=m", "--decode-tokens=3", f"--out={tmp_path}"]
+    assert capture_traces.main(whole) == 0
+    wanted = cut_trace.read_trace(tmp_path / "m_l01.safetensors")
+    # float32 sums in another order, then rounded to float16: a unit in its last place
+    assert np.allclose(
+        found.k.astype(np.float32), wanted.k.astype(np.float32), rtol=2**-10, atol=1e-4
+    )
+    assert np.allclose(
+        found.q[3:].astype(np.float32), wanted.q.astype(np.float32), rtol=2**-10, atol=1e-4
+    )
+
+
 def test_a_model_that_is_loaded_keeps_its_attention(llama_folder, tmp_path):
     options = capture_traces.parse_arguments(
         command(llama_folder, tmp_path / "given", "--layers=1", "--decode-tokens=3")
