@@ -43,5 +43,11 @@ PEERS = (
         [100],
         [],
     ),
+    Part(
+        "default:candidates=0.25:tail=sketch4,default:candidates=0.5:tail=sketch4,"
+        "default:candidates=1:tail=sketch4:codec=scalar5",
+        [400, 1600, 3200],
+        [],
+    ),
 )
 PRESETS = {"peers": PEERS}
