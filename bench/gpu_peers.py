@@ -312,7 +312,7 @@ def kernels(stream, calls):
             for event in events if event.self_device_time_total > 0}  # fmt: skip
 
 
-def our_step(stream, library, zone, batch, n, share, options, cached_rows):
+def our_step(stream, library, zone, batch, n, share, options, cached_rows, profiles=True):
     row = base_row(library.backend, "step", batch, n, candidates=share, tail=options.tail,
                    rows="host", row_cache=cached_rows)  # fmt: skip
     drift = options.drift if cached_rows else 1.0
@@ -347,6 +347,8 @@ def our_step(stream, library, zone, batch, n, share, options, cached_rows):
             row.update(drift=drift, repeats=steps.repeats())
     except RuntimeError as error:
         return {**row, "trouble": str(error)}
+    if not profiles:
+        return row
     try:
         row["kernels"] = kernels(stream, calls)
     except Exception as error:  # the figures stand without it

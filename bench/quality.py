@@ -1,6 +1,7 @@
 """The rules that choose what a decoding step attends to, judged on traces of models.
 
     python -m bench.quality TRACE.. --methods default,quest,pqcache --budget 16,32 --json out.json
+    python -m bench.quality FOLDER --preset peers --jobs 16 --minutes 3 --json out.json
 
 Full attention, exact top-k, StreamingLLM, Quest, SnapKV, H2O, MagicPIG, PQCache, HNSW,
 ShadowKV-like low rank, RaBitQ, KIVI, and this library's two profiles, in one harness: same sink
@@ -17,12 +18,15 @@ import datetime
 import importlib.metadata
 import shlex
 import sys
+import time
 
 import numpy as np
 
 from bench.compare.report import write
 from bench.peers import device_name
-from bench.rules import harness, options, registry, report, trace
+from bench.rules import harness, jobs, options, registry, report, trace
+
+SAVE_SECONDS = 10
 
 
 def progress_of(name):
@@ -54,28 +58,92 @@ def runnable(settings):
     return [setting for setting in settings if not reasons[setting.method]], left_out
 
 
-def run(chosen, traces):
-    settings, left_out = runnable(chosen.settings)
-    results = []
-    for one in traces:
-        for i, k in enumerate(chosen.k):
-            setup = harness.Setup(k, chosen.sink, chosen.local, chosen.fit_queries, chosen.seed)
-            geometry = harness.geometry_of(one, setup)
-            wanted = registry.with_budgets(settings, chosen.budget, geometry)
-            wanted = [setting for setting in wanted if i == 0 or setting.rule.TAKES_K]
-            found, left = harness.evaluate(one, wanted, setup, progress_of(f"{one.name}, k = {k}"))
-            results += found
-            left_out += left
+def jobs_of(chosen, traces):
+    """(jobs in the order of results, left out)."""
+    parts, found, left_out = [], [], []
+    for part in chosen.parts:
+        settings, left = runnable(part.methods)
+        parts.append((settings, part))
+        left_out += [entry for entry in left if entry not in left_out]
+    for path, one in traces:
+        for settings, part in parts:
+            for i, k in enumerate(part.k):
+                setup = harness.Setup(k, chosen.sink, chosen.local, chosen.fit_queries, chosen.seed)
+                wanted = registry.with_budgets(
+                    settings, part.budget, harness.geometry_of(one, setup)
+                )
+                wanted = [setting for setting in wanted if i == 0 or setting.rule.TAKES_K]
+                found.append(jobs.Job(path, one.keys.shape[1], setup, wanted))
+    return found, left_out
+
+
+def run_alone(wanted, traces):
+    """One after the other, here."""
+    by_path, results, left_out = dict(traces), [], []
+    for job in wanted:
+        progress = progress_of(f"{by_path[job.path].name}, k = {job.setup.k}")
+        found, left = harness.evaluate(by_path[job.path], job.settings, job.setup, progress)
+        results += found
+        left_out += left
     return results, left_out
 
 
+def run_shared(chosen, wanted, save):
+    """In processes; `save` gets what is there from time to time."""
+    began = saved = time.monotonic()
+    found, left_out = [], []
+
+    def keep(job, outcome):
+        nonlocal saved
+        found.extend(jobs.placed(job, outcome))
+        left_out.extend(outcome[1])
+        now = time.monotonic()
+        print(f"{now - began:.0f} s: {job.label}", file=sys.stderr, flush=True)
+        if now - saved > SAVE_SECONDS:
+            saved = now
+            save(in_order(found), left_out)
+
+    jobs.run(jobs.split(wanted), chosen.jobs, began + 60 * chosen.minutes, keep)
+    return in_order(found), left_out
+
+
+def in_order(placed):
+    return [result for _, result in sorted(placed, key=lambda pair: pair[0])]
+
+
 def load_traces(parser_error, chosen):
-    traces = [trace.load(path) for path in chosen.traces]
-    for path, one in zip(chosen.traces, traces):
+    """[(path, trace)]; a folder stands for the traces in it."""
+    paths = [path for name in chosen.traces for path in trace.paths_of(name)]
+    traces = [(path, trace.load(path)) for path in paths]
+    for path, one in traces:
         last = len(one.positions) - 1
         if chosen.fit_queries > last:
             parser_error(f"--fit-queries {chosen.fit_queries}, accepted: 0..{last} for {path}")
     return traces
+
+
+def judge(chosen, argv):
+    """The document; with several processes it is written from time to time, too."""
+    traces = load_traces(options.make_parser(__doc__).error, chosen)
+    wanted, missing = jobs_of(chosen, traces)
+
+    def document(results, left_out):
+        return {
+            "device": device_name(),
+            "command": shlex.join(["python", "-m", "bench.quality", *argv]),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "results": results,
+            "left_out": missing + left_out,
+        }
+
+    def save(results, left_out):
+        if chosen.json not in (None, "-"):
+            write(chosen.json, report.dumps(document(results, left_out)))
+
+    if chosen.jobs > 1:
+        return document(*run_shared(chosen, wanted, save))
+    return document(*run_alone(wanted, traces))
 
 
 def main(argv=None):
@@ -85,17 +153,7 @@ def main(argv=None):
         if chosen.show:
             document = report.joined(report.load(path) for path in chosen.show)
         else:
-            traces = load_traces(options.make_parser(__doc__).error, chosen)
-            results, left_out = run(chosen, traces)
-            command = shlex.join(["python", "-m", "bench.quality", *argv])
-            document = {
-                "device": device_name(),
-                "command": command,
-                "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                "versions": versions(),
-                "results": results,
-                "left_out": left_out,
-            }
+            document = judge(chosen, argv)
     except (trace.TraceError, report.ResultsError) as error:
         print(f"quality: {error}", file=sys.stderr)
         return 3

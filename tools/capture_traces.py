@@ -3,12 +3,19 @@
 
     python tools/capture_traces.py --model DIR --prompt-file prompt.txt --decode-tokens 300 \
         --layers 0,13,27 --kv-heads 0 --query-stride 2 --out traces
+    python tools/capture_traces.py --model DIR --device cuda --chat --question "What is it about?" \
+        --prompt-file law.txt --prompt-tokens 16000 --prompt-file code.txt --prompt-tokens 32000 \
+        --keep 4:1,9:0,18:1 --out traces
 
 The model is a directory or hub id that Hugging Face transformers loads, or a GGUF file (its weights
 are dequantised). The prompt is one forward pass; then tokens are sampled one at a time, each seeing
 all before it through the cache. An attention function registered with transformers sees q, k and v
 after RoPE, hands them on to SDPA, and keeps them for the layers asked for. One file per layer:
-OUT/NAME_lLL.safetensors, in the schema of data/traces/README.md.
+OUT/NAME_lLL.safetensors, of several prompts OUT/NAME_PROMPT_lLL.safetensors, in the schema of
+data/traces/README.md. All layers and heads of a prompt come from one run; --keep names KV heads by
+layer. With --turn the user speaks again in the middle of the decoding, so that the second half of
+the queries is about something else. The model is loaded once; `run` also takes one that is loaded
+already.
 
 Every trace is held against the model before it is written: softmax(scale q k) v over the float16
 tensors must reproduce what the attention function returned, else the file would describe another
@@ -58,9 +65,10 @@ class LayerRecord:
 class Recorder:
     """An attention function for transformers: SDPA, and a copy of what the chosen layers see."""
 
-    def __init__(self, layers: list[int], kv_heads: list[int] | None, sdpa: Any) -> None:
-        self.records = {layer: LayerRecord() for layer in layers}
-        self._kv_heads = kv_heads
+    def __init__(self, kept: dict[int, list[int] | None], sdpa: Any) -> None:
+        """`kept`: KV heads by layer, None for all of them."""
+        self.records = {layer: LayerRecord() for layer in kept}
+        self._kept = kept
         self._sdpa = sdpa
         self.tokens = 0  # tokens in the cache, the present step's included
         self.keeps_query = False
@@ -84,7 +92,8 @@ class Recorder:
             seen = f"layer {layer} sees {min(key.shape[2], window or key.shape[2])} keys"
             raise TraceError(f"{seen} of {self.tokens}: a sliding window; choose other --layers")
         present = key.shape[1]
-        kept = list(range(present)) if self._kv_heads is None else self._kv_heads
+        heads = self._kept[layer]
+        kept = list(range(present)) if heads is None else heads
         if max(kept) >= present:
             raise TraceError(f"--kv-heads {kept}: layer {layer} has KV heads 0..{present - 1}")
         group = query.shape[1] // present
@@ -155,11 +164,13 @@ def capture(
     query_stride: int,
     temperature: float,
     seed: int,
+    turn: list[int],
 ) -> list[int]:
     """Runs prompt and decoding; fills `recorder.records` and returns the positions of its queries.
 
-    Decoded token i stands at position len(prompt) + i; every query_stride-th is kept. Its query
-    sees keys 0..position, its own included.
+    Decoded token i stands at position len(prompt) + i, from the middle on behind `turn`, tokens
+    that are fed in one pass. Every query_stride-th decoded token is kept. Its query sees keys
+    0..position, its own included.
     """
     import torch
     from transformers import DynamicCache
@@ -168,7 +179,7 @@ def capture(
     # a later 5.x renamed the argument past_key_values to cache
     named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     extra = {named: DynamicCache(config=model.config), "use_cache": True, "logits_to_keep": 1}
-    positions = [len(prompt) + i for i in range(0, decode_tokens, query_stride)]
+    positions, tokens = [], len(prompt)
     started = time.monotonic()
     with torch.inference_mode():
         step = torch.tensor([prompt], device=model.device)
@@ -178,9 +189,17 @@ def capture(
         print(f"prompt: {len(prompt)} tokens, {seconds:.1f} s", file=sys.stderr)
         banned = banned_tokens(model, len(logits))
         for i in range(decode_tokens):
+            if turn and i == decode_tokens // 2:
+                recorder.keeps_query = False
+                step = torch.tensor([turn], device=model.device)
+                logits = model(step, **extra).logits[0, -1]
+                tokens += len(turn)
             token = sample(logits, temperature, banned, generator)
-            recorder.tokens = len(prompt) + i + 1
+            tokens += 1
+            recorder.tokens = tokens
             recorder.keeps_query = i % query_stride == 0
+            if recorder.keeps_query:
+                positions.append(tokens - 1)
             recorder.keeps_cache = i == decode_tokens - 1
             step = torch.tensor([[token]], device=model.device)
             logits = model(step, **extra).logits[0, -1]
@@ -260,11 +279,21 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", required=True, help="directory, hub id, or path of a .gguf file")
     add("--gguf-file", help="name of the GGUF file inside --model")
-    add("--prompt-file", type=Path, required=True, help="UTF-8 text")
+    add("--prompt-file", type=Path, required=True, action="append", help="UTF-8 text; again: more")
+    add(
+        "--prompt-tokens",
+        type=int,
+        action="append",
+        help="of each --prompt-file no more than what makes a prompt of so many tokens (all)",
+    )
+    add("--question", default="", help="text behind that of the file")
+    add("--turn", default="", help="what the user says after half of the decoded tokens")
     add("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     add("--decode-tokens", type=int, default=300, help="tokens to decode after the prompt (300)")
-    add("--layers", type=parse_heads, required=True, help="layers to keep: 0,13,27")
-    add("--kv-heads", type=parse_heads, help="KV heads to keep: 0,2 (all)")
+    kept = parser.add_mutually_exclusive_group(required=True)
+    kept.add_argument("--layers", type=parse_heads, help="layers to keep: 0,13,27")
+    kept.add_argument("--keep", type=parse_kept, help="KV heads by layer: 4:1,9:0,9:1")
+    add("--kv-heads", type=parse_heads, help="KV heads to keep of --layers: 0,2 (all)")
     add("--query-stride", type=int, default=2, help="keep every N-th decoded query (2)")
     add("--temperature", type=float, default=0.7, help="of the sampling; 0: greedy (0.7)")
     add("--seed", type=int, default=0, help="of the sampling (0)")
@@ -287,11 +316,33 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     if options.gguf_file is None and options.model.endswith(".gguf"):
         path = Path(options.model)
         options.model, options.gguf_file = str(path.parent), path.name
-    options.layers = sorted(set(options.layers))
-    options.kv_heads = sorted(set(options.kv_heads)) if options.kv_heads else None
+    if options.keep is None:
+        heads = sorted(set(options.kv_heads)) if options.kv_heads else None
+        options.keep = {layer: heads for layer in sorted(set(options.layers))}
+    elif options.kv_heads:
+        parser.error("--kv-heads goes with --layers; --keep names heads itself")
+    prompts = len(options.prompt_file)
+    if options.prompt_tokens is None:
+        options.prompt_tokens = [None] * prompts
+    if len(options.prompt_tokens) != prompts:
+        given = len(options.prompt_tokens)
+        parser.error(f"{prompts} --prompt-file and {given} --prompt-tokens: one for each, or none")
+    if len({path.stem for path in options.prompt_file}) != prompts:
+        parser.error("--prompt-file: names of several prompts must differ")
     if options.name is None:
         options.name = Path(options.gguf_file or options.model).name.removesuffix(".gguf")
     return options
+
+
+def parse_kept(text: str) -> dict[int, list[int]]:
+    """`4:1,9:0,9:1` -> {4: [1], 9: [0, 1]}."""
+    kept: dict[int, set[int]] = {}
+    for part in text.split(","):
+        layer, colon, head = part.partition(":")
+        if not (colon and layer.isdecimal() and head.isdecimal()):
+            raise argparse.ArgumentTypeError(f"{part!r}, accepted: LAYER:HEAD, as in 4:1,9:0")
+        kept.setdefault(int(layer), set()).add(int(head))
+    return {layer: sorted(kept[layer]) for layer in sorted(kept)}
 
 
 def prompt_tokens(tokenizer, text: str, is_chat: bool) -> list[int]:
@@ -307,32 +358,57 @@ def prompt_tokens(tokenizer, text: str, is_chat: bool) -> list[int]:
     return ids
 
 
-def run(options: argparse.Namespace) -> None:
-    """Captures and writes one file per layer; nothing is written unless every layer is good."""
-    from transformers import AttentionInterface
+def fitted_prompt(tokenizer, text: str, question: str, is_chat: bool, most: int | None):
+    """Token ids of text and question; the text loses its end until there are at most `most`."""
+    ids = prompt_tokens(tokenizer, text + question, is_chat)
+    if most is None or len(ids) <= most:
+        return ids
+    told = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ends = [end for _, end in told["offset_mapping"]]
+    room = min(most, len(ends))
+    while len(ids) > most and room > 0:
+        ids = prompt_tokens(tokenizer, text[: ends[room - 1]] + question, is_chat)
+        room -= max(1, len(ids) - most)
+    if len(ids) > most:
+        raise TraceError(f"--prompt-tokens {most}: the rest of the prompt alone has {len(ids)}")
+    return ids
 
-    stem = slug(options.name)
-    targets = {k: options.out / f"{stem}_l{k:02d}.safetensors" for k in options.layers}
-    standing = [str(path) for path in targets.values() if path.exists()]
-    if standing and not options.force:
-        raise TraceError(f"{', '.join(standing)} exists; --force overwrites")
+
+def turn_tokens(tokenizer, text: str, is_chat: bool) -> list[int]:
+    """Token ids of a further turn of the user, from behind an answer to where the next begins."""
+    if is_chat and text:
+        answer = "ANSWER"
+        talk = [("user", "QUESTION"), ("assistant", answer), ("user", text)]
+        whole = tokenizer.apply_chat_template(
+            [{"role": role, "content": content} for role, content in talk],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        text = whole.partition(answer)[2]
+    return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+
+
+def prompt_of(options: argparse.Namespace, path: Path, most: int | None, tokenizer, config):
+    """Token ids of a prompt file."""
     try:
-        text = options.prompt_file.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise TraceError(f"--prompt-file {options.prompt_file}: {error}") from error
-    sdpa = AttentionInterface()["sdpa"]
-    recorder = Recorder(options.layers, options.kv_heads, sdpa)
-    install(recorder)
-    tokenizer, model = load(options.model, options.gguf_file, options.dtype, options.device)
-    config = model.config.get_text_config()
-    if options.layers[-1] >= config.num_hidden_layers:
-        have = f"the model has layers 0..{config.num_hidden_layers - 1}"
-        raise TraceError(f"--layers {options.layers}: {have}")
-    prompt = prompt_tokens(tokenizer, text, options.chat)
+        raise TraceError(f"--prompt-file {path}: {error}") from error
+    prompt = fitted_prompt(tokenizer, text, options.question, options.chat, most)
     total, limit = len(prompt) + options.decode_tokens, config.max_position_embeddings
+    total += len(turn_tokens(tokenizer, options.turn, options.chat))
     if total > limit:
         lengths = f"{len(prompt)} prompt tokens + --decode-tokens {options.decode_tokens}"
         raise TraceError(f"{lengths} is {total}, the model takes {limit}")
+    return prompt
+
+
+def captured(options: argparse.Namespace, model, prompt: list[int], turn: list[int]):
+    """The trace by layer, each held against what the model's attention returned."""
+    from transformers import AttentionInterface
+
+    recorder = Recorder(options.keep, AttentionInterface()["sdpa"])
+    install(recorder)
     positions = capture(
         model,
         recorder,
@@ -341,10 +417,11 @@ def run(options: argparse.Namespace) -> None:
         options.query_stride,
         options.temperature,
         options.seed,
+        turn,
     )
     described = options.name + (f" ({options.licence})" if options.licence else "")
     described += f", weights of {options.gguf_file}" if options.gguf_file else ""
-    described += f", run in {options.dtype}"
+    described += f", run in {str(model.dtype).removeprefix('torch.')}"
     traces = {}
     for layer, record in recorder.records.items():
         trace = to_trace(record, positions, layer, described, len(prompt))
@@ -354,10 +431,56 @@ def run(options: argparse.Namespace) -> None:
             text = f"layer {layer}: the trace's attention is off by {error:.3g}"
             raise TraceError(f"{text}, allowed is --max-error {options.max_error}")
         traces[layer] = trace
-    options.out.mkdir(parents=True, exist_ok=True)
-    for layer, trace in traces.items():
-        write_trace(targets[layer], trace, force=options.force)
-        print(targets[layer])
+    return traces
+
+
+def targets_of(options: argparse.Namespace) -> dict[tuple[Path, int], Path]:
+    """Where the trace of each prompt and layer goes."""
+    found = {}
+    for path in options.prompt_file:
+        more = f"_{slug(path.stem)}" if len(options.prompt_file) > 1 else ""
+        for layer in options.keep:
+            name = f"{slug(options.name)}{more}_l{layer:02d}.safetensors"
+            found[path, layer] = options.out / name
+    return found
+
+
+def run(options: argparse.Namespace, tokenizer=None, model=None) -> None:
+    """Captures and writes one file per prompt and layer; of a prompt nothing is written unless
+    every layer is good. A model that is given keeps its attention function afterwards."""
+    from transformers import AttentionInterface
+
+    targets = targets_of(options)
+    standing = [str(path) for path in targets.values() if path.exists()]
+    if standing and not options.force:
+        raise TraceError(f"{', '.join(standing)} exists; --force overwrites")
+    before = None
+    install(Recorder({}, AttentionInterface()["sdpa"]))  # the name has to be known already
+    if model is None:
+        tokenizer, model = load(options.model, options.gguf_file, options.dtype, options.device)
+    else:
+        before = model.config._attn_implementation
+        model.set_attn_implementation(ATTENTION_NAME)
+    try:
+        config = model.config.get_text_config()
+        layers = list(options.keep)
+        if layers[-1] >= config.num_hidden_layers:
+            have = f"the model has layers 0..{config.num_hidden_layers - 1}"
+            raise TraceError(f"--layers {layers}: {have}")
+        prompts = [
+            (path, prompt_of(options, path, most, tokenizer, config))
+            for path, most in zip(options.prompt_file, options.prompt_tokens)
+        ]
+        for path, prompt in prompts:
+            turn = turn_tokens(tokenizer, options.turn, options.chat)
+            traces = captured(options, model, prompt, turn)
+            options.out.mkdir(parents=True, exist_ok=True)
+            for layer, trace in traces.items():
+                write_trace(targets[path, layer], trace, force=options.force)
+                print(targets[path, layer])
+    finally:
+        if before is not None:
+            model.set_attn_implementation(before)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,7 +23,12 @@ int32_t group_of(const pkv_fit_args& a) {
 
 FitParts take_parts(Scratch& scratch, int32_t heads, int64_t vectors, int32_t width) {
   FitParts parts{};
-  const int64_t tiles = (vectors + Traits::kFitTokens - 1) / Traits::kFitTokens;
+  // Few vectors are spread over many blocks, each of which waits for memory once per load_ahead.
+  constexpr int64_t kLeast = Traits::kFitTokens < kLoadAhead ? Traits::kFitTokens : kLoadAhead;
+  const int64_t share = (vectors + Traits::kFitParts - 1) / Traits::kFitParts;
+  const int64_t tile = share < kLeast ? kLeast : share;
+  parts.tile = static_cast<int32_t>(tile < Traits::kFitTokens ? tile : Traits::kFitTokens);
+  const int64_t tiles = (vectors + parts.tile - 1) / parts.tile;
   parts.count = tiles < Traits::kFitParts ? static_cast<int32_t>(tiles) : Traits::kFitParts;
   parts.width = width;
   parts.sums = scratch.take<double>(int64_t{heads} * parts.count * width);

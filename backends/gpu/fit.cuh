@@ -22,6 +22,7 @@ struct FitParts {
   int64_t* counts;   // [h, count] vectors used
   int64_t* weights;  // [h, count] the sum of their weights
   int32_t count;
+  int32_t tile;  // vectors that a block walks at a time, kFitTokens at most
   int32_t width;
 };
 
@@ -105,15 +106,15 @@ fit_keys(FitKeyArgs a) {
   PKV_DYNAMIC_SHARED(memory);
   auto* sums = reinterpret_cast<double*>(memory);
   const int32_t width = a.parts.width;
-  const int64_t step = int64_t{a.parts.count} * Traits::kFitTokens;
+  const int32_t tile = a.parts.tile;
+  const int64_t step = int64_t{a.parts.count} * tile;
   for (int64_t head = block_y(); head < a.heads; head += grid_y()) {
     int64_t used = 0;
     int64_t total = 0;
     for (int32_t i = thread_index(); i < width; i += Traits::kFitThreads) sums[i] = 0.0;
-    for (int64_t first = int64_t{block_x()} * Traits::kFitTokens; first < a.tokens; first += step) {
+    for (int64_t first = int64_t{block_x()} * tile; first < a.tokens; first += step) {
       const int64_t left = a.tokens - first;
-      const int32_t count =
-          left < Traits::kFitTokens ? static_cast<int32_t>(left) : Traits::kFitTokens;
+      const int32_t count = left < tile ? static_cast<int32_t>(left) : tile;
       for (int32_t t = Group::index(); t < count; t += Group::count()) {
         const std::byte* key = a.keys.row(head, first + t);
         bool is_used = is_usable(a.d, [&](int j) { return load_element(a.keys.dtype, key, j); });
@@ -180,7 +181,8 @@ fit_queries(FitQueryArgs a) {
   auto* sums = reinterpret_cast<double*>(memory);
   const bool is_sum = a.is_sum != 0;
   const int64_t vectors = is_sum ? a.tokens : a.tokens * a.group;
-  const int64_t step = int64_t{a.parts.count} * Traits::kFitTokens;
+  const int32_t tile = a.parts.tile;
+  const int64_t step = int64_t{a.parts.count} * tile;
   for (int64_t head = block_y(); head < a.heads; head += grid_y()) {
     const auto first_head = static_cast<int32_t>(head) * a.group;
     const auto element = [&](int64_t i, int32_t j) {
@@ -191,10 +193,9 @@ fit_queries(FitQueryArgs a) {
     int64_t used = 0;
     int64_t total = 0;
     for (int32_t i = thread_index(); i < a.d; i += Traits::kFitThreads) sums[i] = 0.0;
-    for (int64_t first = int64_t{block_x()} * Traits::kFitTokens; first < vectors; first += step) {
+    for (int64_t first = int64_t{block_x()} * tile; first < vectors; first += step) {
       const int64_t left = vectors - first;
-      const int32_t count =
-          left < Traits::kFitTokens ? static_cast<int32_t>(left) : Traits::kFitTokens;
+      const int32_t count = left < tile ? static_cast<int32_t>(left) : tile;
       for (int32_t t = Group::index(); t < count; t += Group::count()) {
         const bool is_used = is_usable(a.d, [&](int j) { return element(first + t, j); });
         if (Group::rank() == 0) shared.weight[t] = is_used ? 2 : 0;

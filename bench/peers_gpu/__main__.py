@@ -1,7 +1,7 @@
 """A decode step of one layer by each selection rule as batched torch operations, beside full
 attention (and, with --prefix, this library), in one process.
 
-    python -m bench.peers_gpu --n 131072,1048576 --json results.json
+    python -m bench.peers_gpu --n 131072,1048576 --batches 8x131072 --json results.json
 
 8 KV heads, 32 query heads, d = 128, bf16, on random data, as CUDA graphs of 16 calls (eager where a
 graph cannot be captured), over layers in turn, with a new query for every call. K and V of the
@@ -41,7 +41,7 @@ def parse(argv):
         prog="bench.peers_gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--n", default="131072,1048576", help="tokens of the zone")
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batches", default="", help="further shapes: BATCHxTOKENS, a list")
     parser.add_argument("--methods", default=",".join([FULL, *PEERS]))
     parser.add_argument("--k", type=int, default=100, help="rows of the zone per step")
     parser.add_argument("--memory", type=float, default=8, help="GiB of pinned host memory")
@@ -56,6 +56,13 @@ def parse(argv):
     parser.add_argument("--drift", type=float, default=0.4)
     parser.add_argument("--json", help="write the results")
     chosen = parser.parse_args(argv)
+    try:
+        chosen.shapes = [(1, int(n)) for n in chosen.n.split(",") if n]
+        for shape in filter(None, chosen.batches.split(",")):
+            batch, n = map(int, shape.split("x"))
+            chosen.shapes.append((batch, n))
+    except ValueError:
+        parser.error(f"--n {chosen.n} --batches {chosen.batches}: accepted: 131072,.. 8x131072,..")
     chosen.methods = chosen.methods.split(",")
     unknown = set(chosen.methods) - {FULL, *PEERS}
     if unknown:
@@ -99,13 +106,16 @@ class Clock:
 class Bench:
     def __init__(self, chosen, clock):
         self.chosen, self.clock = chosen, clock
-        size = chosen.batch, gpu_peers.QUERY_HEADS, gpu_peers.HEAD_DIM
-        self.queries = gpu_peers.randn(gpu_peers.CALLS, *size)
         self.zone = gpu_peers.Zone(int(chosen.memory * GIB))
+
+    def begin_shape(self, batch):
+        self.batch = batch
+        size = batch, gpu_peers.QUERY_HEADS, gpu_peers.HEAD_DIM
+        self.queries = gpu_peers.randn(gpu_peers.CALLS, *size)
 
     def problem(self, n, rows):
         """A layer; K and V in pinned memory, or copied to the device."""
-        pairs = self.zone.pairs(self.chosen.batch, n, 1)
+        pairs = self.zone.pairs(self.batch, n, 1)
         if not pairs:
             raise RuntimeError(f"K and V of {n} tokens do not fit into --memory")
         device = self.chosen.device
@@ -118,7 +128,7 @@ class Bench:
         if zone is None:
             zone = [x.to(device, copy=True).contiguous() for x in pairs[0]]
         tokens = sum(gpu_peers.DENSE)
-        shape = self.chosen.batch, gpu_peers.KV_HEADS, tokens, gpu_peers.HEAD_DIM
+        shape = self.batch, gpu_peers.KV_HEADS, tokens, gpu_peers.HEAD_DIM
         dense = [gpu_peers.randn(*shape) for _ in "kv"]
         return base.Problem(*zone, *dense, gpu_peers.QUERY_HEADS)
 
@@ -137,7 +147,7 @@ class Bench:
 
     def row(self, name, n):
         peer = PEERS[name]
-        row = {"method": name, "n": n, "batch": self.chosen.batch, "k": self.chosen.k,
+        row = {"method": name, "n": n, "batch": self.batch, "k": self.chosen.k,
                "rows": peer.ROWS}  # fmt: skip
         self.note = None
         try:
@@ -147,28 +157,28 @@ class Bench:
             row["rows"] = self.note or row["rows"]
             row["build_s"] = round(time.perf_counter() - began, 3)
             row["device_bytes_per_key"] = made.device_bytes() / (
-                self.chosen.batch * gpu_peers.KV_HEADS * n
+                self.batch * gpu_peers.KV_HEADS * n
             )
             if isinstance(made, magicpig.MagicPIG):
                 row.update(room=made.room, lost=made.lost(self.queries[0]))
             layers = self.layers_of(made)
             times, setting = self.clock.measure(self.calls_of(layers), self.queries.normal_)
             row.update(gpu_peers.times_of(times), setting=setting, layers=len(layers))
-        except (RuntimeError, ValueError) as error:
-            row["trouble"] = str(error).strip().splitlines()[0][:200]
+        except Exception as error:  # costs this row, not those behind it
+            row["trouble"] = trouble_of(error)
         return row
 
     def full(self, n):
         """The faster of two forms, by torch's own choice of kernel."""
         self.note = None
-        row = {"method": FULL, "n": n, "batch": self.chosen.batch, "k": None, "rows": "device"}
+        row = {"method": FULL, "n": n, "batch": self.batch, "k": None, "rows": "device"}
         try:
             problem = self.problem(n, "device")
             pairs = [
                 torch.cat(pair, 2) for pair in zip(problem.dense, (problem.keys, problem.values))
             ]
             del problem
-            heads = self.chosen.batch * gpu_peers.KV_HEADS
+            heads = self.batch * gpu_peers.KV_HEADS
             row["device_bytes_per_key"] = sum(x.numel() * x.element_size() for x in pairs) / (
                 heads * pairs[0].shape[2]
             )
@@ -182,13 +192,17 @@ class Bench:
                 found[form.__name__] = times, setting
             best = min(found, key=lambda name: statistics.median(found[name][0]))
             row.update(gpu_peers.times_of(found[best][0]), setting=f"{found[best][1]}, {best}")
-        except RuntimeError as error:
-            row["trouble"] = str(error).strip().splitlines()[0][:200]
+        except Exception as error:
+            row["trouble"] = trouble_of(error)
         return row
 
     def ours(self, library, n, share, cached_rows):
-        found = gpu_peers.our_step(self.clock.stream, library, self.zone, self.chosen.batch, n,
-                                   share, self.chosen, cached_rows)  # fmt: skip
+        try:
+            found = gpu_peers.our_step(self.clock.stream, library(), self.zone, self.batch, n,
+                                       share, self.chosen, cached_rows, profiles=False)  # fmt: skip
+        except Exception as error:
+            found = {"n": n, "batch": self.batch, "candidates": share, "row_cache": cached_rows,
+                     "trouble": trouble_of(error)}  # fmt: skip
         keep = ("n", "batch", "k", "rows", "candidates", "tail", "row_cache", "repeats", "min_us",
                 "median_us", "max_us", "setting", "trouble")  # fmt: skip
         return {"method": OURS, **{name: found[name] for name in keep if name in found}}
@@ -198,13 +212,15 @@ class Bench:
             torch.cuda.synchronize()
 
 
+def trouble_of(error):
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
+
+
 def rows_of(chosen, bench):
     ends = time.monotonic() + 60 * chosen.minutes
-    library = None
-    if chosen.prefix:
-        library = gpu_peers.capi.Library(chosen.prefix / "lib" / "libpariskv.so.0", "cuda")
-        library.wrap_stream(bench.clock.stream.cuda_stream)
-    for n in map(int, chosen.n.split(",")):
+    library = functools.cache(lambda: opened(chosen.prefix, bench.clock.stream))
+    for batch, n in chosen.shapes:
+        bench.begin_shape(batch)
         for task in tasks_of(chosen, bench, library, n):
             if time.monotonic() > ends:
                 return
@@ -213,23 +229,39 @@ def rows_of(chosen, bench):
                 torch.cuda.empty_cache()
 
 
+def opened(prefix, stream):
+    library = gpu_peers.capi.Library(prefix / "lib" / "libpariskv.so.0", "cuda")
+    library.wrap_stream(stream.cuda_stream)
+    return library
+
+
 def tasks_of(chosen, bench, library, n):
-    for name in chosen.methods:
-        yield functools.partial(*((bench.full, n) if name == FULL else (bench.row, name, n)))
-    for share in map(float, chosen.candidates.split(",")) if library else ():
+    """Full attention and ours first, so that they are there whatever a peer does to the device."""
+    if FULL in chosen.methods:
+        yield functools.partial(bench.full, n)
+    for share in map(float, chosen.candidates.split(",")) if chosen.prefix else ():
         for cached in sorted({0, chosen.row_cache}):
             yield functools.partial(bench.ours, library, n, share, cached)
+    for name in chosen.methods:
+        if name != FULL:
+            yield functools.partial(bench.row, name, n)
+
+
+def shape_of(row):
+    return row["batch"], row["n"]
 
 
 def table(rows):
-    yield f"{'method':10} {'n':>8} {'median us':>11} {'min':>10} {'max':>10} {'x full':>7}  rows"
-    full = {row["n"]: row.get("median_us") for row in rows if row["method"] == FULL}
+    titles = f"{'median us':>11} {'min':>10} {'max':>10} {'x full':>7}  rows"
+    yield f"{'method':10} {'b':>3} {'n':>8} {titles}"
+    full = {shape_of(row): row.get("median_us") for row in rows if row["method"] == FULL}
     for row in rows:
-        head = f"{row['method']:10} {row['n']:>8}"
+        head = f"{row['method']:10} {row['batch']:>3} {row['n']:>8}"
         if "trouble" in row:
             yield f"{head} {row['trouble']}"
             continue
-        ratio = f"{full[row['n']] / row['median_us']:.2f}" if full.get(row["n"]) else "-"
+        whole = full.get(shape_of(row))
+        ratio = f"{whole / row['median_us']:.2f}" if whole else "-"
         yield (f"{head} {row['median_us']:>11.1f} {row['min_us']:>10.1f} {row['max_us']:>10.1f} "
                f"{ratio:>7}  {row['rows']}, {row['setting']}")  # fmt: skip
 

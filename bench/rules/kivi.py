@@ -37,8 +37,8 @@ class Kivi(Rule):
             raise SettingError(
                 f"group={self.p.group} does not divide value_dim {geometry.value_dim}"
             )
-        self.keys = np.empty((0, geometry.head_dim), np.float32)
-        self.values = np.empty((0, geometry.value_dim), np.float32)
+        self.keys = np.empty((0, geometry.head_dim))  # rounded, in float64 for the products
+        self.values = np.empty((0, geometry.value_dim))
 
     def build(self, keys, values, queries, positions):
         self.grow(keys, values, self.prefilled(keys))
@@ -59,12 +59,17 @@ class Kivi(Rule):
     def select(self, query, keys, values, regions):
         self.grow(keys, values, regions)
         g = self.geometry
-        part = slice(regions.sink_end, regions.sink_end + len(self.keys))
-        k, v = keys.astype(np.float64), values.astype(np.float64)
-        k[part], v[part] = self.keys, self.values
-        weights = softmax(g.scale * (query.astype(np.float64) @ k.T))
+        begin, end = regions.sink_end, regions.sink_end + len(self.keys)
+        parts = (slice(0, begin), slice(begin, end), slice(end, regions.tokens))
+        k, v = (
+            [stored[parts[0]], rounded_rows, stored[parts[2]]]
+            for stored, rounded_rows in ((keys, self.keys), (values, self.values))
+        )
+        query = query.astype(np.float64)
+        weights = softmax(g.scale * np.concatenate([query @ rows.T for rows in k], axis=1))
+        output = sum(weights[:, part] @ rows for part, rows in zip(parts, v))
         rows = np.arange(regions.sink_end, regions.zone_end)
-        return Answer(rows, self.memory(regions.zone)[0], weights=weights, output=weights @ v)
+        return Answer(rows, self.memory(regions.zone)[0], weights=weights, output=output)
 
     def memory(self, zone):
         g = self.geometry

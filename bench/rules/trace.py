@@ -123,6 +123,15 @@ def read_labels(path, metadata, heads):
     return labels
 
 
+def paths_of(name):
+    """The trace of this name, or those of a folder."""
+    if not Path(name).is_dir():
+        return [name]
+    found = sorted(map(str, Path(name).glob("*.safetensors")))
+    require(found, f"{name}: no trace, accepted: a folder of .safetensors files")
+    return found
+
+
 def load(path):
     path = Path(path)
     try:

@@ -36,8 +36,7 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::create(std::shared_ptr<const Devic
                                               "recent rows", &pools.recent_budget);
   }
   pools.records = make(PKV_MEMORY_DEVICE, shape.record_page_bytes, "key records");
-  PKV_ASSIGN_OR_RETURN(pools.numbers, HostNumbers::create(device, identity_numbers(shape),
-                                                          desc.kv_heads, desc.page_tokens));
+  PKV_ASSIGN_OR_RETURN(pools.numbers, HostNumbers::create(device, patterns_of(shape)));
   if (cache->is_on_device()) {
     const int64_t count = desc.layers * CachePools::kFaultNumbers;
     PKV_ASSIGN_OR_RETURN(pools.faults,

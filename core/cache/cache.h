@@ -111,9 +111,11 @@ class Cache {
     std::optional<TensorView> keys, values, queries, query, output;
   };
 
-  // Of HostNumbers: sequences, and tokens of a page.
-  static int64_t identity_numbers(const CacheShape& shape) {
-    return std::max<int64_t>({shape.desc.sequences, shape.desc.page_tokens, shape.desc.sink});
+  // Identity: of sequences, and of tokens of a page.
+  static HostNumbers::Patterns patterns_of(const CacheShape& shape) {
+    const pkv_cache_desc& desc = shape.desc;
+    return {std::max<int64_t>({desc.sequences, desc.page_tokens, desc.sink}), desc.kv_heads,
+            desc.page_tokens, desc.query_heads, QueryLog::kBlock};
   }
 
   explicit Cache(CacheShape shape) : shape_(std::move(shape)) {}

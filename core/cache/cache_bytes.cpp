@@ -118,7 +118,7 @@ absl::StatusOr<pkv_cache_usage> Cache::bytes(std::shared_ptr<const Device> devic
                                            {"sequences", sequences + 1},
                                            {"bytes", int64_t{sizeof(pkv_sequence_state)}}}));
   }
-  usage.tables += HostNumbers::bytes_for(identity_numbers(shape), heads, desc.page_tokens);
+  usage.tables += HostNumbers::bytes_for(patterns_of(shape));
   usage.tables += static_cast<int64_t>(shape.sink_logits.size() * sizeof(float));
   PKV_ASSIGN_OR_RETURN(usage.total,
                        checked_sum("cache bytes", {{"row_pages", usage.row_pages},

@@ -219,9 +219,7 @@ absl::Status Cache::flush(const Stream& stream) {
   if (is_apart && flushed_.empty()) {
     const int64_t bytes = pools_->encode_scratch.bytes();
     PKV_ASSIGN_OR_RETURN(flush_scratch_, Buffer::create(shape_.device, PKV_MEMORY_DEVICE, bytes));
-    PKV_ASSIGN_OR_RETURN(flush_numbers_,
-                         HostNumbers::create(shape_.device, identity_numbers(shape_),
-                                             shape_.desc.kv_heads, shape_.desc.page_tokens));
+    PKV_ASSIGN_OR_RETURN(flush_numbers_, HostNumbers::create(shape_.device, patterns_of(shape_)));
     std::vector<Event> events;
     for (int32_t number = 0; number < shape_.desc.layers; ++number) {
       PKV_ASSIGN_OR_RETURN(Event event, Event::create(shape_.device));

@@ -207,8 +207,7 @@ absl::Status Cache::load_queries(const Stream& stream, const PkvFile& file, Sect
                                                    last, ", below ", state.tokens));
     }
     last = position;
-    PKV_RETURN_IF_ERROR(
-        layer.queries(sequence).write(stream, *pools_->queries, position, *tensors_.queries, 0, 1));
+    PKV_RETURN_IF_ERROR(layer.write_queries(stream, sequence, position, *tensors_.queries, 0, 1));
     PKV_RETURN_IF_ERROR(stream.sync());
   }
   return absl::OkStatus();

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,43 +26,54 @@ namespace pkv {
 
 class HostNumbers {
  public:
-  // `identity`: so many numbers 0, 1, .. as int32. `heads`, `page_tokens`: of the patterns.
-  static absl::StatusOr<HostNumbers> create(std::shared_ptr<const Device> device, int64_t identity,
-                                            int64_t heads, int64_t page_tokens) {
+  // Of the numbers that stay as they are, all int32.
+  struct Patterns {
+    int64_t identity;  // so many numbers 0, 1, ..
+    int64_t heads, page_tokens;
+    int64_t query_heads, query_tokens;
+  };
+
+  static absl::StatusOr<HostNumbers> create(std::shared_ptr<const Device> device,
+                                            const Patterns& patterns) {
     HostNumbers numbers;
     numbers.is_on_device_ = Words::are_served(*device);
     const int32_t kind = numbers.is_on_device_ ? PKV_MEMORY_DEVICE : PKV_MEMORY_HOST;
     const auto make = [&](int64_t bytes) { return Buffer::create(device, kind, bytes); };
-    PKV_ASSIGN_OR_RETURN(numbers.identity_, make(identity * int64_t{sizeof(int32_t)}));
-    PKV_ASSIGN_OR_RETURN(numbers.zeros_, make(heads * int64_t{sizeof(int32_t)}));
-    PKV_ASSIGN_OR_RETURN(numbers.pages_, make(heads * page_tokens * int64_t{sizeof(int32_t)}));
     PKV_ASSIGN_OR_RETURN(numbers.ring_, make(kRingBytes));
-    std::vector<int32_t> each(static_cast<std::size_t>(std::max(identity, heads * page_tokens)));
     PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(device));
-    const auto fill = [&](const Buffer& to) -> absl::Status {
+    std::vector<int32_t> each;
+    // 0, 1, .. period - 1, and again
+    const auto repeat = [&](Buffer& to, int64_t count, int64_t period) -> absl::Status {
+      PKV_ASSIGN_OR_RETURN(to, make(count * int64_t{sizeof(int32_t)}));
+      each.resize(static_cast<std::size_t>(count));
+      for (int64_t i = 0; i < count; ++i) {
+        each[static_cast<std::size_t>(i)] = static_cast<int32_t>(i % period);
+      }
       PKV_RETURN_IF_ERROR(stream.copy(to.data(), each.data(), to.bytes()));
       return stream.sync();
     };
-    PKV_RETURN_IF_ERROR(fill(numbers.zeros_));
-    std::iota(each.begin(), each.end(), 0);
-    PKV_RETURN_IF_ERROR(fill(numbers.identity_));
-    for (std::size_t i = 0; i < each.size(); ++i) each[i] %= static_cast<int32_t>(page_tokens);
-    PKV_RETURN_IF_ERROR(fill(numbers.pages_));
+    const Patterns& p = patterns;
+    PKV_RETURN_IF_ERROR(repeat(numbers.zeros_, p.heads, 1));
+    PKV_RETURN_IF_ERROR(repeat(numbers.identity_, p.identity, p.identity));
+    PKV_RETURN_IF_ERROR(repeat(numbers.pages_, p.heads * p.page_tokens, p.page_tokens));
+    PKV_RETURN_IF_ERROR(repeat(numbers.queries_, p.query_tokens * p.query_heads, p.query_heads));
     return numbers;
   }
 
-  // Both for stages to read.
+  // For stages to read; each row of the last two is 0, 1, ..
   int32_t* identity() const { return identity_.as<int32_t>(); }
-  const int32_t* zeros() const { return zeros_.as<int32_t>(); }  // [heads]
-  const int32_t* page_rows() const {
-    return pages_.as<int32_t>();
-  }  // [heads, page_tokens] 0, 1, ..
+  const int32_t* zeros() const { return zeros_.as<int32_t>(); }      // [heads]
+  const int32_t* page_rows() const { return pages_.as<int32_t>(); }  // [heads, page_tokens]
+  // [query_tokens, query_heads]
+  const int32_t* query_heads() const { return queries_.as<int32_t>(); }
   int64_t bytes() const {
-    return identity_.bytes() + zeros_.bytes() + pages_.bytes() + ring_.bytes();
+    return identity_.bytes() + zeros_.bytes() + pages_.bytes() + queries_.bytes() + ring_.bytes();
   }
 
-  static int64_t bytes_for(int64_t identity, int64_t heads, int64_t page_tokens) {
-    return (identity + heads + heads * page_tokens) * int64_t{sizeof(int32_t)} + kRingBytes;
+  static int64_t bytes_for(const Patterns& p) {
+    const int64_t numbers =
+        p.identity + p.heads + p.heads * p.page_tokens + p.query_tokens * p.query_heads;
+    return numbers * int64_t{sizeof(int32_t)} + kRingBytes;
   }
 
   // Room for numbers to be written now, aligned to 8. In host memory only.
@@ -115,6 +125,7 @@ class HostNumbers {
   Buffer identity_;
   Buffer zeros_;
   Buffer pages_;
+  Buffer queries_;
   Buffer ring_;
   int64_t next_ = 0;
 };

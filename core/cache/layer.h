@@ -203,7 +203,9 @@ class Layer {
   std::shared_ptr<Fit> make_fit(int64_t length) const {
     return std::make_shared<Fit>(length, fit_count_);
   }
-  QueryLog& queries(int32_t sequence) { return states_[index(sequence)].queries; }
+  // `count` of `queries` [n, hq, d], from `token` on, are those of `position` and what follows.
+  absl::Status write_queries(const Stream& stream, int32_t sequence, int64_t position,
+                             const TensorView& queries, int64_t token, int64_t count);
 
   // What the stages take.
   pkv_codec_params codec() const { return sets_->params(); }
@@ -283,6 +285,8 @@ class Layer {
   void drop_recent(int32_t sequence, int64_t pages);
   absl::Status keep_queries(const Stream& stream, int32_t sequence, const TensorView& queries,
                             int64_t first, int64_t count);
+  absl::Status copy_queries(const Stream& stream, const TensorView& queries, int64_t token,
+                            int64_t count, std::byte* to) const;
   absl::Status grow(const Stream& stream, PageTable& table, int64_t entries) const {
     return table.grow(stream, pools_.words, entries, pools_.is_frozen);
   }

@@ -96,11 +96,9 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
   }
   const pkv_tensor key_tensor = keys.tensor(shape_);
   const pkv_tensor value_tensor = values.tensor(shape_);
-  PKV_ASSIGN_OR_RETURN(
-      const std::shared_ptr<const Codec> codec,
-      Codec::fit_sync(stream, shape_.config, key_tensor, sample_shape[1] > 0 ? &sample : nullptr,
-                      takes_values ? &value_tensor : nullptr));
-  return codec->numbers();
+  return Codec::fit_numbers_sync(stream, shape_.config, key_tensor,
+                                 sample_shape[1] > 0 ? &sample : nullptr,
+                                 takes_values ? &value_tensor : nullptr);
 }
 
 absl::StatusOr<std::shared_ptr<CodecSets::Slot>> Layer::use(const Stream& stream,

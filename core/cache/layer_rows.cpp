@@ -289,11 +289,51 @@ absl::Status Layer::keep_queries(const Stream& stream, int32_t sequence, const T
     done = std::max(done, until - shape_.desc.fit_positions);
     const int64_t some = std::min(end, until) - done;
     if (some <= 0) continue;
-    PKV_RETURN_IF_ERROR(
-        state.queries.write(stream, *pools_.queries, done, queries, first + done - begin, some));
+    PKV_RETURN_IF_ERROR(write_queries(stream, sequence, done, queries, first + done - begin, some));
     done += some;
   }
   return absl::OkStatus();
+}
+
+absl::Status Layer::write_queries(const Stream& stream, int32_t sequence, int64_t position,
+                                  const TensorView& queries, int64_t token, int64_t count) {
+  return states_[index(sequence)].queries.write(
+      stream, *pools_.queries, pools_.query_bytes, position, count,
+      [&](std::byte* to, int64_t begin, int64_t some) {
+        return copy_queries(stream, queries, token + begin, some, to);
+      });
+}
+
+// In one piece where they are one; else by fetch, to which a token is a head and a head a row:
+// copies of single vectors take a device longer than their bytes.
+absl::Status Layer::copy_queries(const Stream& stream, const TensorView& queries, int64_t token,
+                                 int64_t count, std::byte* to) const {
+  const int64_t heads = queries.extent(1);
+  const int64_t d = queries.extent(2);
+  auto* from = static_cast<std::byte*>(queries.origin()) +
+               queries.element_offset(token, 0, 0) * queries.element_bytes();
+  const bool is_packed = heads == 1 || queries.stride(1) == d;
+  if (is_packed && (count == 1 || queries.stride(0) == heads * d)) {
+    return stream.copy(to, from, count * heads * d * queries.element_bytes());
+  }
+  const Device& device = *shape_.device;
+  const HostNumbers& numbers = *pools_.numbers;
+  const Rows source{from, queries.stride(0), queries.stride(1)};
+  const RowTensor from_rows(device, source, count, heads, d, queries.dtype());
+  const RowTensor to_rows(device, {to, heads * d, d}, count, heads, d, queries.dtype());
+  pkv_fetch_args args{};
+  args.struct_size = sizeof args;
+  args.kv_heads = static_cast<int32_t>(count);
+  args.batch.batch = 1;
+  args.batch.sequences = numbers.zeros();
+  args.batch.max_length = heads;
+  args.k = static_cast<int32_t>(heads);
+  args.positions = numbers.query_heads();
+  args.source_keys = from_rows.tensor();
+  args.keys = to_rows.tensor();
+  PKV_ASSIGN_OR_RETURN(args.batch.lengths, pools_.numbers->put(stream, pools_.words, {&heads, 1}));
+  PKV_RETURN_IF_ERROR(pools_.words.flush(stream));
+  return device.call("fetch", device.backend().fetch.run, stream.handle(), &args, nullptr);
 }
 
 // Lists the bad tokens of a run that begins at `position`. With `from`, in memory of the host as

@@ -24,50 +24,36 @@ constexpr uint64_t bits(int64_t first, int64_t begin, int64_t end) {
 
 }  // namespace
 
-absl::Status QueryLog::write(const Stream& stream, PagePool& pool, int64_t position,
-                             const TensorView& queries, int64_t token, int64_t count) {
+absl::Status QueryLog::write(const Stream& stream, PagePool& pool, int64_t query_bytes,
+                             int64_t position, int64_t count, Copy copy) {
   for (int64_t done = 0; done < count;) {
     const int64_t at = position + done;
-    const int64_t some = std::min(count - done, kBlock - at % kBlock);
-    PKV_RETURN_IF_ERROR(write_in_block(stream, pool, at, queries, token + done, some));
+    const int64_t in_block = at % kBlock;
+    const int64_t some = std::min(count - done, kBlock - in_block);
+    PKV_ASSIGN_OR_RETURN(Block * block, block_to_write(stream, pool, at / kBlock));
+    PKV_RETURN_IF_ERROR(
+        copy(static_cast<std::byte*>(block->page.data()) + in_block * query_bytes, done, some));
+    block->present |= bits(at - in_block, at, at + some);
     done += some;
   }
   return absl::OkStatus();
 }
 
-// In as few copies as the strides allow: on a device each takes longer than its bytes.
-absl::Status QueryLog::write_in_block(const Stream& stream, PagePool& pool, int64_t position,
-                                      const TensorView& queries, int64_t token, int64_t count) {
-  Block& block = blocks_[position / kBlock];
-  if (!block.page || block.page.is_shared()) {
-    std::vector<PageRef> fresh;
-    if (const absl::Status taken = pool.take(1, fresh); !taken.ok()) {
-      if (!block.page) blocks_.erase(position / kBlock);
-      return taken;
-    }
-    if (block.page) {
-      PKV_RETURN_IF_ERROR(stream.copy(fresh.front().data(), block.page.data(), pool.page_bytes()));
-    }
-    block.page = std::move(fresh.front());
+// With a page of its own.
+absl::StatusOr<QueryLog::Block*> QueryLog::block_to_write(const Stream& stream, PagePool& pool,
+                                                          int64_t number) {
+  Block& block = blocks_[number];
+  if (block.page && !block.page.is_shared()) return &block;
+  std::vector<PageRef> fresh;
+  if (const absl::Status taken = pool.take(1, fresh); !taken.ok()) {
+    if (!block.page) blocks_.erase(number);
+    return taken;
   }
-  const int64_t heads = queries.extent(1);
-  const int64_t head_bytes = queries.extent(2) * queries.element_bytes();
-  auto* to = static_cast<std::byte*>(block.page.data()) + position % kBlock * heads * head_bytes;
-  const auto* from = static_cast<const std::byte*>(queries.origin());
-  const bool is_packed = heads == 1 || queries.stride(1) == queries.extent(2);
-  const bool is_dense = is_packed && (count == 1 || queries.stride(0) == heads * queries.extent(2));
-  const int64_t tokens = is_dense ? 1 : count;
-  const int64_t pieces = is_packed ? 1 : heads;
-  const int64_t bytes = (is_dense ? count : 1) * (is_packed ? heads : 1) * head_bytes;
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t head = 0; head < pieces; ++head) {
-      PKV_RETURN_IF_ERROR(stream.copy(
-          to + (t * heads + head) * head_bytes,
-          from + queries.element_offset(token + t, head, 0) * queries.element_bytes(), bytes));
-    }
+  if (block.page) {
+    PKV_RETURN_IF_ERROR(stream.copy(fresh.front().data(), block.page.data(), pool.page_bytes()));
   }
-  block.present |= bits(position - position % kBlock, position, position + count);
-  return absl::OkStatus();
+  block.page = std::move(fresh.front());
+  return &block;
 }
 
 void QueryLog::truncate(int64_t tokens) {

@@ -2,11 +2,13 @@
 // positions, shared between forks until one writes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "core/base/tensor.h"
+#include "absl/status/statusor.h"
 #include "core/cache/page_pool.h"
 #include "core/runtime/stream.h"
 
@@ -16,10 +18,13 @@ class QueryLog {
  public:
   static constexpr int64_t kBlock = 64;
 
-  // Queries `token` to `token + count - 1` of queries [n, hq, d], those of `position` and what
-  // follows. The pool's pages hold a block.
-  absl::Status write(const Stream& stream, PagePool& pool, int64_t position,
-                     const TensorView& queries, int64_t token, int64_t count);
+  // Copies queries [begin, begin + count) of those that are written, at most a block of them, to
+  // `to` [count, hq, d].
+  using Copy = absl::FunctionRef<absl::Status(std::byte* to, int64_t begin, int64_t count)>;
+  // `count` queries, those of `position` and what follows. The pool's pages hold a block of
+  // queries of `query_bytes` each.
+  absl::Status write(const Stream& stream, PagePool& pool, int64_t query_bytes, int64_t position,
+                     int64_t count, Copy copy);
   // Forgets positions from `tokens` on.
   void truncate(int64_t tokens);
 
@@ -44,8 +49,7 @@ class QueryLog {
     PageRef page;
     uint64_t present = 0;  // bit i: position kBlock * number + i
   };
-  absl::Status write_in_block(const Stream& stream, PagePool& pool, int64_t position,
-                              const TensorView& queries, int64_t token, int64_t count);
+  absl::StatusOr<Block*> block_to_write(const Stream& stream, PagePool& pool, int64_t number);
 
   std::map<int64_t, Block> blocks_;  // by number
 };

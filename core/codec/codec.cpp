@@ -1,8 +1,13 @@
 #include "core/codec/codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,67 +21,55 @@
 #include "core/codec/picks.h"
 #include "core/format/element.h"
 #include "core/pipeline/checks.h"
-#include "core/pipeline/stages.h"
+#include "core/pipeline/run_stage.h"
 #include "core/runtime/row_bytes.h"
 
 namespace pkv {
 namespace {
 
-// Pieces of one buffer, each aligned: offsets first, pointers once the buffer is there.
-class Pieces {
- public:
-  template <class Number>
-  absl::StatusOr<int64_t> add(int64_t count) {
-    const int64_t offset = bytes_;
-    const auto size = checked_mul(count, int64_t{sizeof(Number)});
-    const auto end = size ? checked_add(bytes_, *size) : std::nullopt;
-    const auto padded = end ? checked_round_up(*end, kAlignment) : std::nullopt;
-    if (!padded) {
-      return absl::InvalidArgumentError(str_cat("codec parameters too large: ", count, " numbers"));
-    }
-    bytes_ = *padded;
-    return offset;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  int64_t bytes_ = 0;
-};
-
-template <class Number>
-Number* piece(const Buffer& buffer, int64_t offset) {
-  return reinterpret_cast<Number*>(buffer.as<std::byte>() + offset);
-}
-
-// Looks for the pivot of one head: its first key whose squares have a finite sum. Zeros if none.
-// Values do not count here: the pivot affects rounding only (2.2).
-absl::Status find_pivot(const Stream& stream, const TensorView& keys, int64_t head,
-                        std::span<float> pivot) {
+// [h, d]: of each head its first key whose squares have a finite sum, zeros if none. Values do not
+// count here: the pivot affects rounding only (2.2).
+absl::StatusOr<std::vector<float>> find_pivots(const Stream& stream, const TensorView& keys) {
   constexpr int64_t kBlock = 64;  // keys looked at between two waits, behind the first one
-  const int64_t row_bytes = keys.extent(2) * keys.element_bytes();
-  std::vector<float> rows(static_cast<std::size_t>(kBlock) * pivot.size());
-  auto* bytes = reinterpret_cast<std::byte*>(rows.data());
-  int64_t count = 0;
-  for (int64_t begin = 0; begin < keys.extent(1); begin += count) {
-    count = begin == 0 ? 1 : std::min(kBlock, keys.extent(1) - begin);
-    for (int64_t t = 0; t < count; ++t) {
-      const auto* key = static_cast<const std::byte*>(keys.origin()) +
-                        keys.element_offset(head, begin + t, 0) * keys.element_bytes();
-      PKV_RETURN_IF_ERROR(stream.copy(bytes + t * row_bytes, key, row_bytes));
+  const int64_t n = keys.extent(1);
+  const int64_t d = keys.extent(2);
+  const int64_t row_bytes = d * keys.element_bytes();
+  std::vector<float> pivots(static_cast<std::size_t>(keys.extent(0) * d));
+  std::vector<int64_t> heads(static_cast<std::size_t>(keys.extent(0)));  // still without one
+  std::iota(heads.begin(), heads.end(), 0);
+  std::vector<std::byte> rows;
+  int64_t count = 1;
+  for (int64_t begin = 0; begin < n && !heads.empty(); begin += count) {
+    count = begin == 0 ? 1 : std::min(kBlock, n - begin);
+    rows.resize(heads.size() * static_cast<std::size_t>(count * row_bytes));
+    std::byte* to = rows.data();
+    for (const int64_t head : heads) {
+      for (int64_t t = begin; t < begin + count; ++t, to += row_bytes) {
+        const auto* key = static_cast<const std::byte*>(keys.origin()) +
+                          keys.element_offset(head, t, 0) * keys.element_bytes();
+        PKV_RETURN_IF_ERROR(stream.copy(to, key, row_bytes));
+      }
     }
     PKV_RETURN_IF_ERROR(stream.sync());
-    for (int64_t t = 0; t < count; ++t) {
-      float squares = 0;
-      for (std::size_t j = 0; j < pivot.size(); ++j) {
-        pivot[j] =
-            format::load_element(keys.dtype(), bytes + t * row_bytes, static_cast<int64_t>(j));
-        squares += pivot[j] * pivot[j];
+    const std::byte* row = rows.data();
+    std::erase_if(heads, [&](int64_t head) {
+      const std::byte* end = row + count * row_bytes;
+      float* pivot = pivots.data() + head * d;
+      bool is_found = false;
+      for (; row != end && !is_found; row += row_bytes) {
+        float squares = 0;
+        for (int64_t j = 0; j < d; ++j) {
+          pivot[j] = format::load_element(keys.dtype(), row, j);
+          squares += pivot[j] * pivot[j];
+        }
+        is_found = std::isfinite(squares);
       }
-      if (std::isfinite(squares)) return absl::OkStatus();
-    }
+      row = end;
+      return is_found;
+    });
   }
-  std::fill(pivot.begin(), pivot.end(), 0.0F);
-  return absl::OkStatus();
+  for (const int64_t head : heads) std::fill_n(pivots.begin() + head * d, d, 0.0F);
+  return pivots;
 }
 
 // The sums of stage fit on the host.
@@ -93,47 +86,50 @@ absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vect
   const int64_t heads = g.kv_heads;
   const int64_t numbers = heads * g.head_dim;
   const int64_t value_numbers = is_present(args.values) ? heads * g.value_dim : 0;
-  Pieces pieces;
-  PKV_ASSIGN_OR_RETURN(const int64_t pivot_at, pieces.add<float>(numbers));
-  PKV_ASSIGN_OR_RETURN(const int64_t key_counts_at, pieces.add<int64_t>(heads));
-  PKV_ASSIGN_OR_RETURN(const int64_t key_weights_at, pieces.add<int64_t>(heads));
-  PKV_ASSIGN_OR_RETURN(const int64_t weights_at,
-                       pieces.add<int32_t>(static_cast<int64_t>(weights.size())));
-  PKV_ASSIGN_OR_RETURN(const int64_t key_sums_at, pieces.add<double>(numbers));
-  PKV_ASSIGN_OR_RETURN(const int64_t key_squares_at, pieces.add<double>(numbers));
-  PKV_ASSIGN_OR_RETURN(const int64_t query_counts_at, pieces.add<int64_t>(heads));
-  PKV_ASSIGN_OR_RETURN(const int64_t query_squares_at, pieces.add<double>(numbers));
-  PKV_ASSIGN_OR_RETURN(const int64_t value_sums_at, pieces.add<double>(value_numbers));
-  PKV_ASSIGN_OR_RETURN(const Buffer buffer,
-                       Buffer::create(stream.device(), PKV_MEMORY_DEVICE, pieces.bytes()));
-  const WaitAtEnd copies(stream);
-  PKV_RETURN_IF_ERROR(stream.copy(buffer.as<std::byte>() + pivot_at, pivot.data(),
-                                  numbers * int64_t{sizeof(float)}));
-  args.pivot = piece<float>(buffer, pivot_at);
-  args.key_counts = piece<int64_t>(buffer, key_counts_at);
-  args.key_weights = piece<int64_t>(buffer, key_weights_at);
-  if (!weights.empty()) {
-    auto* on_device = piece<int32_t>(buffer, weights_at);
-    PKV_RETURN_IF_ERROR(
-        stream.copy(on_device, weights.data(), static_cast<int64_t>(weights.size_bytes())));
-    args.weights = on_device;
-  }
-  args.key_sums = piece<double>(buffer, key_sums_at);
-  args.key_squares = piece<double>(buffer, key_squares_at);
-  args.query_counts = piece<int64_t>(buffer, query_counts_at);
-  args.query_squares = piece<double>(buffer, query_squares_at);
-  if (value_numbers > 0) args.value_sums = piece<double>(buffer, value_sums_at);
-  PKV_RETURN_IF_ERROR(stage_fit_sync(stream, args));
+  const int64_t doubles = 3 * numbers + value_numbers;
+  const int64_t words = doubles + 3 * heads;  // of 8 bytes
+  Temporaries memory(stream);
+  PKV_ASSIGN_OR_RETURN(auto* const sums_at,
+                       memory.take<int64_t>("sums of the fit", {{"numbers", words}}));
+  PKV_ASSIGN_OR_RETURN(auto* const pivot_at, memory.take<float>("pivots", {{"numbers", numbers}}));
+  PKV_ASSIGN_OR_RETURN(
+      auto* const weights_at,
+      memory.take<int32_t>("weights", {{"numbers", static_cast<int64_t>(weights.size())}}));
+  PKV_RETURN_IF_ERROR(stream.copy(pivot_at, pivot.data(), numbers * int64_t{sizeof(float)}));
+  PKV_RETURN_IF_ERROR(
+      stream.copy(weights_at, weights.data(), static_cast<int64_t>(weights.size_bytes())));
+  auto* const doubles_at = reinterpret_cast<double*>(sums_at);
+  args.pivot = pivot_at;
+  args.weights = weights_at;
+  args.key_sums = doubles_at;
+  args.key_squares = doubles_at + numbers;
+  args.query_squares = doubles_at + 2 * numbers;
+  if (value_numbers > 0) args.value_sums = doubles_at + 3 * numbers;
+  args.key_counts = sums_at + doubles;
+  args.key_weights = sums_at + doubles + heads;
+  args.query_counts = sums_at + doubles + 2 * heads;
+  PKV_RETURN_IF_ERROR(enqueue_stage(stream, memory, "fit", stream.device()->backend().fit, args));
+  PKV_ASSIGN_OR_RETURN(const std::vector<int64_t> found, read_back(stream, sums_at, words));
 
+  const auto counts = [&](int64_t number) {
+    const auto from = found.begin() + doubles + number * heads;
+    return std::vector<int64_t>(from, from + heads);
+  };
+  const auto sums_of = [&](int64_t begin, int64_t count) {
+    std::vector<double> of(static_cast<std::size_t>(count));
+    std::transform(found.begin() + begin, found.begin() + begin + count, of.begin(),
+                   [](int64_t bits) { return std::bit_cast<double>(bits); });
+    return of;
+  };
   Sums sums;
   sums.pivot = std::move(pivot);
-  PKV_ASSIGN_OR_RETURN(sums.key_counts, read_back(stream, args.key_counts, heads));
-  PKV_ASSIGN_OR_RETURN(sums.key_weights, read_back(stream, args.key_weights, heads));
-  PKV_ASSIGN_OR_RETURN(sums.key_sums, read_back(stream, args.key_sums, numbers));
-  PKV_ASSIGN_OR_RETURN(sums.key_squares, read_back(stream, args.key_squares, numbers));
-  PKV_ASSIGN_OR_RETURN(sums.query_counts, read_back(stream, args.query_counts, heads));
-  PKV_ASSIGN_OR_RETURN(sums.query_squares, read_back(stream, args.query_squares, numbers));
-  PKV_ASSIGN_OR_RETURN(sums.value_sums, read_back(stream, args.value_sums, value_numbers));
+  sums.key_sums = sums_of(0, numbers);
+  sums.key_squares = sums_of(numbers, numbers);
+  sums.query_squares = sums_of(2 * numbers, numbers);
+  sums.value_sums = sums_of(3 * numbers, value_numbers);
+  sums.key_counts = counts(0);
+  sums.key_weights = counts(1);
+  sums.query_counts = counts(2);
   return sums;
 }
 
@@ -170,13 +166,9 @@ void warn_of_few_keys(const Device& device, std::span<const int64_t> key_counts)
 constexpr int64_t kFewestPicks = 32;
 
 absl::Status refit_picked(const Stream& stream, pkv_fit_args args, const std::vector<float>& pivot,
-                          const TensorView& keys, const CodecOptions& options,
-                          const CodecParams& first_pass, FittedParams& fitted) {
-  PKV_ASSIGN_OR_RETURN(const TensorView queries,
-                       check_tensor(*stream.device(), "queries", args.queries,
-                                    {between("hq", 1, INT32_MAX), at_least("m", 0),
-                                     exactly("d", args.geometry->head_dim)},
-                                    kFloatTypes));
+                          const TensorView& keys, const TensorView& queries,
+                          const CodecOptions& options, const CodecParams& first_pass,
+                          FittedParams& fitted) {
   PKV_ASSIGN_OR_RETURN(const std::vector<int32_t> picks,
                        count_picks_sync(stream, first_pass, keys, queries));
   if (picks.empty()) return absl::OkStatus();
@@ -219,6 +211,48 @@ pkv_tensor prefix_view(const pkv_tensor& keys, int32_t value_dim, int64_t* shape
   return view;
 }
 
+absl::StatusOr<PackedParams> PackedParams::create(const CodecParams& numbers) {
+  const std::span<const float> arrays[] = {
+      numbers.center(),  numbers.balance(),      numbers.inv_balance(),   numbers.signs_1(),
+      numbers.signs_2(), numbers.value_center(), numbers.value_signs_1(), numbers.value_signs_2()};
+  PackedParams packed;
+  int64_t bytes = 0;
+  for (std::size_t i = 0; i < std::size(arrays); ++i) {
+    packed.offsets_[i] = arrays[i].empty() ? -1 : bytes;
+    const auto end = checked_add(bytes, static_cast<int64_t>(arrays[i].size_bytes()));
+    const auto padded = end ? checked_round_up(*end, kAlignment) : std::nullopt;
+    if (!padded) {
+      return absl::InvalidArgumentError(
+          str_cat("codec parameters too large: ", arrays[i].size(), " numbers"));
+    }
+    bytes = *padded;
+  }
+  packed.bytes_.resize(static_cast<std::size_t>(bytes));
+  for (std::size_t i = 0; i < std::size(arrays); ++i) {
+    if (arrays[i].empty()) continue;
+    std::memcpy(packed.bytes_.data() + packed.offsets_[i], arrays[i].data(),
+                arrays[i].size_bytes());
+  }
+  return packed;
+}
+
+pkv_codec_params PackedParams::at(const std::byte* base, const pkv_geometry& geometry) const {
+  const auto array = [&](std::size_t i) {
+    return offsets_[i] < 0 ? nullptr : reinterpret_cast<const float*>(base + offsets_[i]);
+  };
+  pkv_codec_params params{};
+  params.geometry = &geometry;
+  params.center = array(0);
+  params.balance = array(1);
+  params.inv_balance = array(2);
+  params.signs_1 = array(3);
+  params.signs_2 = array(4);
+  params.value_center = array(5);
+  params.value_signs_1 = array(6);
+  params.value_signs_2 = array(7);
+  return params;
+}
+
 absl::StatusOr<std::shared_ptr<const Codec>> Codec::create(std::shared_ptr<const Device> device,
                                                            CodecParams numbers,
                                                            const CodecOptions& options) {
@@ -230,38 +264,13 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::create(std::shared_ptr<const
 }
 
 absl::Status Codec::upload() {
-  struct Array {
-    std::span<const float> numbers;
-    const float** target;
-    int64_t offset;
-  };
-  Array arrays[] = {
-      {numbers_.center(), &params_.center, 0},
-      {numbers_.balance(), &params_.balance, 0},
-      {numbers_.inv_balance(), &params_.inv_balance, 0},
-      {numbers_.signs_1(), &params_.signs_1, 0},
-      {numbers_.signs_2(), &params_.signs_2, 0},
-      {numbers_.value_center(), &params_.value_center, 0},
-      {numbers_.value_signs_1(), &params_.value_signs_1, 0},
-      {numbers_.value_signs_2(), &params_.value_signs_2, 0},
-  };
-  Pieces pieces;
-  for (Array& array : arrays) {
-    PKV_ASSIGN_OR_RETURN(array.offset,
-                         pieces.add<float>(static_cast<int64_t>(array.numbers.size())));
-  }
-  PKV_ASSIGN_OR_RETURN(buffer_, Buffer::create(device_, PKV_MEMORY_DEVICE, pieces.bytes()));
+  PKV_ASSIGN_OR_RETURN(const PackedParams packed, PackedParams::create(numbers_));
+  const auto bytes = static_cast<int64_t>(packed.bytes().size());
+  PKV_ASSIGN_OR_RETURN(buffer_, Buffer::create(device_, PKV_MEMORY_DEVICE, bytes));
   PKV_ASSIGN_OR_RETURN(const Stream stream, Stream::create(device_));
-  absl::Status copied;
-  for (const Array& array : arrays) {
-    if (array.numbers.empty() || !copied.ok()) continue;
-    auto* target = piece<float>(buffer_, array.offset);
-    copied =
-        stream.copy(target, array.numbers.data(), static_cast<int64_t>(array.numbers.size_bytes()));
-    *array.target = target;
-  }
-  params_.geometry = &numbers_.geometry();
-  // Also after a failure: copies that were enqueued read memory of this object.
+  params_ = packed.at(buffer_.as<std::byte>(), numbers_.geometry());
+  const absl::Status copied = stream.copy(buffer_.data(), packed.bytes().data(), bytes);
+  // Also after a failure: a copy that was enqueued reads `packed`.
   const absl::Status passed = stream.sync();
   return copied.ok() ? passed : copied;
 }
@@ -271,21 +280,48 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
                                                              const pkv_tensor& keys,
                                                              const pkv_tensor* queries,
                                                              const pkv_tensor* values) {
+  PKV_ASSIGN_OR_RETURN(CodecParams numbers,
+                       fit_numbers_sync(stream, config, keys, queries, values));
+  return create(stream.device(), std::move(numbers), config.codec_options());
+}
+
+absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, const Config& config,
+                                                    const pkv_tensor& keys,
+                                                    const pkv_tensor* queries,
+                                                    const pkv_tensor* values) {
+  const Device& device = *stream.device();
   PKV_ASSIGN_OR_RETURN(const int32_t heads, heads_of(keys));
   PKV_ASSIGN_OR_RETURN(const pkv_geometry geometry, config.geometry(heads));
-  PKV_ASSIGN_OR_RETURN(const TensorView view, check_tensor(*stream.device(), "keys", keys,
+  PKV_ASSIGN_OR_RETURN(const TensorView view, check_tensor(device, "keys", keys,
                                                            {exactly("h", heads), at_least("n", 0),
                                                             exactly("d", geometry.head_dim)},
                                                            kFloatTypes));
+  std::optional<TensorView> query_view;
+  if (queries != nullptr && is_present(*queries)) {
+    PKV_ASSIGN_OR_RETURN(query_view, check_tensor(device, "queries", *queries,
+                                                  {between("hq", 1, INT32_MAX), at_least("m", 0),
+                                                   exactly("d", geometry.head_dim)},
+                                                  kFloatTypes));
+    PKV_RETURN_IF_ERROR(check_query_heads(static_cast<int32_t>(query_view->extent(0)), heads));
+  }
+  std::optional<TensorView> value_view;
+  if (values != nullptr && is_present(*values)) {
+    PKV_RETURN_IF_ERROR(check_range("value_dim with values", geometry.value_dim, 1, INT32_MAX));
+    PKV_ASSIGN_OR_RETURN(value_view,
+                         check_tensor(device, "values", *values,
+                                      {exactly("h", heads), exactly("t", view.extent(1)),
+                                       exactly("dv", geometry.value_dim)},
+                                      kFloatTypes));
+  }
   pkv_fit_args args{};
   args.struct_size = sizeof args;
   args.queries_as = PKV_FIT_QUERIES_HEADS;
   args.geometry = &geometry;
   args.keys = view.tensor();
-  if (queries != nullptr) args.queries = *queries;
+  if (query_view) args.queries = query_view->tensor();
   int64_t prefix_shape[3];
-  if (values != nullptr) {
-    args.values = *values;
+  if (value_view) {
+    args.values = value_view->tensor();
   } else if (geometry.v_source == PKV_V_SOURCE_K_PREFIX) {
     args.values = prefix_view(args.keys, geometry.value_dim, prefix_shape);
   } else if (geometry.sketch_bits != 0) {
@@ -293,27 +329,19 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
         str_cat("values=NULL, accepted: [h, n, dv], for the value sketch of ", geometry.sketch_bits,
                 " bits"));
   }
-  std::vector<float> pivot(static_cast<std::size_t>(heads) *
-                           static_cast<std::size_t>(geometry.head_dim));
-  const auto dim = static_cast<std::size_t>(geometry.head_dim);
-  for (int32_t head = 0; head < heads; ++head) {
-    PKV_RETURN_IF_ERROR(find_pivot(
-        stream, view, head, std::span(pivot).subspan(static_cast<std::size_t>(head) * dim, dim)));
-  }
+  PKV_ASSIGN_OR_RETURN(const std::vector<float> pivot, find_pivots(stream, view));
   const CodecOptions options = config.codec_options();
   PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, pivot, {}));
-  if (options.center) warn_of_few_keys(*stream.device(), sums.key_counts);
+  if (options.center) warn_of_few_keys(device, sums.key_counts);
   PKV_ASSIGN_OR_RETURN(FittedParams fitted, params_from(geometry, std::move(sums), options));
   std::span<const float> value_center = fitted.value_center;
   if (geometry.sketch_bits == 0) value_center = {};
   PKV_ASSIGN_OR_RETURN(CodecParams numbers,
                        CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
-  if (options.fit_picked && (options.center || options.balance) && is_present(args.queries)) {
-    PKV_RETURN_IF_ERROR(refit_picked(stream, args, pivot, view, options, numbers, fitted));
-    PKV_ASSIGN_OR_RETURN(
-        numbers, CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
-  }
-  return create(stream.device(), std::move(numbers), options);
+  if (!options.fit_picked || !(options.center || options.balance) || !query_view) return numbers;
+  PKV_RETURN_IF_ERROR(
+      refit_picked(stream, args, pivot, view, *query_view, options, numbers, fitted));
+  return CodecParams::create(geometry, fitted.center, fitted.balance, value_center);
 }
 
 }  // namespace pkv

@@ -3,9 +3,12 @@
 // Not here: how sums become parameters (fit.h), what follows from them (params.h).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +20,20 @@
 #include "pariskv/pariskv_backend.h"
 
 namespace pkv {
+
+// The numbers of a codec in one piece, as a device wants them.
+class PackedParams {
+ public:
+  // INVALID_ARGUMENT: too many.
+  static absl::StatusOr<PackedParams> create(const CodecParams& numbers);
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+  // Once they lie at `base`, aligned as a buffer is. `geometry` stays the caller's.
+  pkv_codec_params at(const std::byte* base, const pkv_geometry& geometry) const;
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::array<int64_t, 8> offsets_{};  // -1: none
+};
 
 class Codec {
  public:
@@ -34,6 +51,11 @@ class Codec {
                                                                const pkv_tensor& keys,
                                                                const pkv_tensor* queries,
                                                                const pkv_tensor* values);
+  // The numbers alone.
+  static absl::StatusOr<CodecParams> fit_numbers_sync(const Stream& stream, const Config& config,
+                                                      const pkv_tensor& keys,
+                                                      const pkv_tensor* queries,
+                                                      const pkv_tensor* values);
 
   const std::shared_ptr<const Device>& device() const { return device_; }
   const pkv_geometry& geometry() const { return numbers_.geometry(); }

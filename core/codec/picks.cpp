@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <numeric>
 #include <utility>
 
-#include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/codec/codec.h"
 #include "core/format/candidates.h"
 #include "core/pipeline/checks.h"
-#include "core/pipeline/stages.h"
-#include "core/runtime/buffer.h"
+#include "core/pipeline/run_stage.h"
 #include "core/runtime/row_bytes.h"
+#include "core/runtime/temporaries.h"
 
 namespace pkv {
 namespace {
@@ -39,94 +36,71 @@ pkv_geometry pick_geometry(pkv_geometry g) {
   return g;
 }
 
-// Device memory of one kind of number.
-template <class Number>
-class Array {
- public:
-  static absl::StatusOr<Array> create(const Stream& stream, std::string_view what,
-                                      std::initializer_list<Named> extents) {
-    PKV_ASSIGN_OR_RETURN(const int64_t count, checked_product(what, extents));
-    PKV_ASSIGN_OR_RETURN(
-        const int64_t bytes,
-        checked_product(what, {{"numbers", count}, {"bytes", int64_t{sizeof(Number)}}}));
-    PKV_ASSIGN_OR_RETURN(Buffer buffer, Buffer::create(stream.device(), PKV_MEMORY_DEVICE, bytes));
-    return Array(std::move(buffer));
-  }
-  Number* data() const { return buffer_.as<Number>(); }
-  absl::Status fill(const Stream& stream, const std::vector<Number>& numbers) const {
-    PKV_RETURN_IF_ERROR(
-        stream.copy(data(), numbers.data(), static_cast<int64_t>(numbers.size() * sizeof(Number))));
-    return stream.sync();
-  }
-
- private:
-  explicit Array(Buffer buffer) : buffer_(std::move(buffer)) {}
-  Buffer buffer_;
+// One sequence that holds all keys, for batches of up to `at_once` entries.
+struct Zone {
+  pkv_geometry geometry{};
+  pkv_codec_params codec{};
+  pkv_store store{};
+  const int32_t* sequences = nullptr;  // [at_once] 0
+  const int64_t* lengths = nullptr;    // [at_once] n
+  // What enqueued copies read.
+  PackedParams packed;
+  std::vector<int64_t> numbers;
 };
 
-// One sequence that holds all keys.
-class Zone {
- public:
-  static absl::StatusOr<Zone> create(const Stream& stream, const CodecParams& first_pass,
-                                     const TensorView& keys) {
-    PKV_ASSIGN_OR_RETURN(CodecParams numbers,
-                         CodecParams::create(pick_geometry(first_pass.geometry()),
-                                             first_pass.center(), first_pass.balance(), {}));
-    PKV_ASSIGN_OR_RETURN(std::shared_ptr<const Codec> codec,
-                         Codec::create(stream.device(), std::move(numbers), {}));
-    const int64_t n = keys.extent(1);
-    pkv_store store{};
-    store.capacity = n;
-    PKV_ASSIGN_OR_RETURN(store.row_bytes, store_row_bytes(*stream.device(), codec->geometry(), n));
-    PKV_ASSIGN_OR_RETURN(auto records,
-                         Array<std::byte>::create(stream, "picking: key records",
-                                                  {{"kv_heads", codec->geometry().kv_heads},
-                                                   {"row_bytes", store.row_bytes}}));
-    store.base = records.data();
-    Zone zone(std::move(codec), std::move(records), store);
-    PKV_RETURN_IF_ERROR(zone.encode(stream, keys));
-    return zone;
-  }
-  const Codec& codec() const { return *codec_; }
-  const pkv_store& store() const { return store_; }
+// Encodes them. The zone stays where it is and outlives the memory.
+absl::Status make_zone(const Stream& stream, Temporaries& memory, const CodecParams& first_pass,
+                       const TensorView& keys, int32_t at_once, Zone& zone) {
+  const Device& device = *stream.device();
+  zone.geometry = pick_geometry(first_pass.geometry());
+  const int64_t h = zone.geometry.kv_heads;
+  const int64_t n = keys.extent(1);
+  PKV_ASSIGN_OR_RETURN(
+      const CodecParams params,
+      CodecParams::create(zone.geometry, first_pass.center(), first_pass.balance(), {}));
+  PKV_ASSIGN_OR_RETURN(zone.packed, PackedParams::create(params));
+  const auto packed_bytes = static_cast<int64_t>(zone.packed.bytes().size());
+  PKV_ASSIGN_OR_RETURN(std::byte* const params_at, memory.take(packed_bytes));
+  PKV_RETURN_IF_ERROR(stream.copy(params_at, zone.packed.bytes().data(), packed_bytes));
+  zone.codec = zone.packed.at(params_at, zone.geometry);
+  zone.store.capacity = n;
+  PKV_ASSIGN_OR_RETURN(zone.store.row_bytes, store_row_bytes(device, zone.geometry, n));
+  PKV_ASSIGN_OR_RETURN(
+      zone.store.base,
+      memory.take<std::byte>("picking: key records",
+                             {{"kv_heads", h}, {"row_bytes", zone.store.row_bytes}}));
 
- private:
-  Zone(std::shared_ptr<const Codec> codec, Array<std::byte> records, const pkv_store& store)
-      : codec_(std::move(codec)), records_(std::move(records)), store_(store) {}
+  // Zeros, which are sequences, the start and counts of usable keys; then n.
+  const int64_t zeros = std::max<int64_t>(at_once, 1 + h);
+  zone.numbers.resize(static_cast<std::size_t>(zeros + at_once));
+  std::fill(zone.numbers.begin() + zeros, zone.numbers.end(), n);
+  PKV_ASSIGN_OR_RETURN(auto* const on_device,
+                       memory.take<int64_t>("numbers of a batch", {{"numbers", zeros + at_once}}));
+  PKV_RETURN_IF_ERROR(stream.copy(on_device, zone.numbers.data(),
+                                  static_cast<int64_t>(zone.numbers.size() * sizeof(int64_t))));
+  PKV_ASSIGN_OR_RETURN(auto* const sequences,
+                       memory.take<int32_t>("sequences", {{"batch", at_once}}));
+  PKV_RETURN_IF_ERROR(stream.fill(sequences, 0, int64_t{at_once} * int64_t{sizeof(int32_t)}));
+  zone.sequences = sequences;
+  zone.lengths = on_device + zeros;
 
-  absl::Status encode(const Stream& stream, const TensorView& keys) const {
-    const int64_t h = codec_->geometry().kv_heads;
-    const int64_t n = keys.extent(1);
-    PKV_ASSIGN_OR_RETURN(const auto sequences,
-                         Array<int32_t>::create(stream, "sequences", {{"batch", 1}}));
-    PKV_ASSIGN_OR_RETURN(const auto numbers,
-                         Array<int64_t>::create(stream, "counts", {{"numbers", 2 + h}}));
-    std::vector<int64_t> start_count_good(static_cast<std::size_t>(2 + h));
-    start_count_good[1] = n;
-    PKV_RETURN_IF_ERROR(sequences.fill(stream, {0}));
-    PKV_RETURN_IF_ERROR(numbers.fill(stream, start_count_good));
-    const int64_t shape[4] = {1, h, n, keys.extent(2)};
-    const int64_t strides[4] = {0, keys.stride(0), keys.stride(1), 1};
-    pkv_encode_args args{};
-    args.struct_size = sizeof args;
-    args.batch = 1;
-    args.codec = codec_->params();
-    args.keys = keys.tensor();
-    args.keys.ndim = 4;
-    args.keys.shape = shape;
-    args.keys.strides = strides;
-    args.sequences = sequences.data();
-    args.starts = numbers.data();
-    args.counts = numbers.data() + 1;
-    args.store = store_;
-    args.good_counts = numbers.data() + 2;
-    return stage_encode_sync(stream, args);
-  }
-
-  std::shared_ptr<const Codec> codec_;
-  Array<std::byte> records_;
-  pkv_store store_;
-};
+  const int64_t shape[4] = {1, h, n, keys.extent(2)};
+  const int64_t strides[4] = {0, keys.stride(0), keys.stride(1), 1};
+  pkv_encode_args args{};
+  args.struct_size = sizeof args;
+  args.batch = 1;
+  args.codec = zone.codec;
+  args.keys = keys.tensor();
+  args.keys.ndim = 4;
+  args.keys.shape = shape;
+  args.keys.strides = strides;
+  args.sequences = sequences;
+  args.starts = on_device;
+  args.counts = zone.lengths;
+  args.store = zone.store;
+  args.good_counts = on_device + 1;
+  return enqueue_stage(stream, memory, "encode", device.backend().encode, args);
+}
 
 // Positions [begin, begin + batch) of queries [hq, m, d] as [batch, hq, d].
 class Positions {
@@ -162,63 +136,56 @@ absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream,
   const int64_t m = queries.extent(1);
   std::vector<int32_t> picks(static_cast<std::size_t>(h * n));
   if (n == 0 || m == 0) return picks;
-  PKV_ASSIGN_OR_RETURN(const Zone zone, Zone::create(stream, first_pass, keys));
+  const Device& device = *stream.device();
   const pkv_candidate_rule rule = format::candidate_rule(kPickPpm, 0);
   const int64_t most = format::candidate_count(rule, n);
   const int32_t at_once = batch_of(h, n, m);
-  PKV_ASSIGN_OR_RETURN(const auto sequences,
-                       Array<int32_t>::create(stream, "sequences", {{"batch", at_once}}));
-  PKV_ASSIGN_OR_RETURN(const auto lengths,
-                       Array<int64_t>::create(stream, "lengths", {{"batch", at_once}}));
-  PKV_RETURN_IF_ERROR(
-      sequences.fill(stream, std::vector<int32_t>(static_cast<std::size_t>(at_once), 0)));
-  PKV_RETURN_IF_ERROR(
-      lengths.fill(stream, std::vector<int64_t>(static_cast<std::size_t>(at_once), n)));
-  PKV_ASSIGN_OR_RETURN(const auto votes,
-                       Array<float>::create(stream, "picking: votes",
-                                            {{"batch", at_once}, {"kv_heads", h}, {"n", n}}));
+  Zone zone;
+  Temporaries memory(stream);
+  PKV_RETURN_IF_ERROR(make_zone(stream, memory, first_pass, keys, at_once, zone));
   PKV_ASSIGN_OR_RETURN(
-      const auto candidates,
-      Array<int32_t>::create(stream, "picking: candidates",
-                             {{"batch", at_once}, {"kv_heads", h}, {"candidates", most}}));
+      auto* const votes,
+      memory.take<float>("picking: votes", {{"batch", at_once}, {"kv_heads", h}, {"n", n}}));
+  // Candidates of each row, then how many they are.
   PKV_ASSIGN_OR_RETURN(
-      const auto counts,
-      Array<int32_t>::create(stream, "picking: counts", {{"batch", at_once}, {"kv_heads", h}}));
+      auto* const candidates,
+      memory.take<int32_t>("picking: candidates",
+                           {{"batch", at_once}, {"kv_heads", h}, {"candidates", most + 1}}));
 
   for (int64_t begin = 0; begin < m; begin += at_once) {
     const auto batch = static_cast<int32_t>(std::min<int64_t>(at_once, m - begin));
     const Positions positions(queries, begin, batch);
+    const int64_t rows = batch * h;
     pkv_vote_args vote{};
     vote.struct_size = sizeof vote;
     vote.query_heads = static_cast<int32_t>(queries.extent(0));
     vote.vote_group = PKV_VOTE_GROUP_SUM;
     vote.rho_of = PKV_RHO_OF_KEYS;
-    vote.codec = zone.codec().params();
-    vote.batch = {batch, 0, sequences.data(), lengths.data(), n};
+    vote.codec = zone.codec;
+    vote.batch = {batch, 0, zone.sequences, zone.lengths, n};
     vote.queries = positions.tensor();
-    vote.store = zone.store();
-    vote.votes = votes.data();
+    vote.store = zone.store;
+    vote.votes = votes;
     vote.votes_stride = n;
-    PKV_RETURN_IF_ERROR(stage_vote_sync(stream, vote));
+    PKV_RETURN_IF_ERROR(enqueue_stage(stream, memory, "vote", device.backend().vote, vote));
     pkv_select_args select{};
     select.struct_size = sizeof select;
     select.kv_heads = static_cast<int32_t>(h);
     select.batch = vote.batch;
     select.rule = rule;
-    select.votes = votes.data();
+    select.votes = votes;
     select.votes_stride = n;
-    select.candidates = candidates.data();
+    select.candidates = candidates;
     select.candidates_stride = most;
-    select.candidate_counts = counts.data();
-    PKV_RETURN_IF_ERROR(stage_select_sync(stream, select));
+    select.candidate_counts = candidates + rows * most;
+    PKV_RETURN_IF_ERROR(enqueue_stage(stream, memory, "select", device.backend().select, select));
 
-    PKV_ASSIGN_OR_RETURN(const auto found, read_back(stream, candidates.data(), batch * h * most));
-    PKV_ASSIGN_OR_RETURN(const auto found_counts, read_back(stream, counts.data(), batch * h));
-    for (int64_t row = 0; row < batch * h; ++row) {
+    PKV_ASSIGN_OR_RETURN(const auto found, read_back(stream, candidates, rows * (most + 1)));
+    for (int64_t row = 0; row < rows; ++row) {
       int32_t* of_head = picks.data() + (row % h) * n;
       const int32_t* first = found.data() + row * most;
-      const int32_t* last = first + found_counts[static_cast<std::size_t>(row)];
-      std::for_each(first, last, [of_head](int32_t position) { ++of_head[position]; });
+      std::for_each(first, first + found[static_cast<std::size_t>(rows * most + row)],
+                    [of_head](int32_t position) { ++of_head[position]; });
     }
   }
   return picks;

@@ -1,6 +1,7 @@
-// One stage by itself: supports, scratch, run, wait.
+// One stage by itself: supports, scratch, run.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "core/runtime/buffer.h"
 #include "core/runtime/device.h"
 #include "core/runtime/stream.h"
+#include "core/runtime/temporaries.h"
 
 namespace pkv {
 
@@ -64,6 +66,16 @@ absl::Status run_stage_sync(const Stream& stream, std::string_view what, const S
   // Also after a failure: what was enqueued until then may use the scratch.
   const absl::Status passed = scratch.check(stream, what);
   return run.ok() ? passed : run;
+}
+
+// The same with arguments that this library made, which need no check: enqueued, not awaited.
+template <class Slots, class Args>
+absl::Status enqueue_stage(const Stream& stream, Temporaries& memory, std::string_view what,
+                           const Slots& slots, const Args& args) {
+  const Device& device = *stream.device();
+  PKV_ASSIGN_OR_RETURN(const int64_t bytes, stage_scratch_bytes(device, what, slots, args));
+  PKV_ASSIGN_OR_RETURN(std::byte* const scratch, memory.lend(bytes));
+  return device.call(what, slots.run, stream.handle(), &args, scratch);
 }
 
 }  // namespace pkv

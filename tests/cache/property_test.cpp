@@ -1,5 +1,6 @@
 // Laws of the cache, on every kind of shape: what a sequence answers is a function of its tokens.
 #include <algorithm>
+#include <array>
 
 #include "tests/cache/fixture.h"
 #include "tests/conformance/random.h"
@@ -39,6 +40,61 @@ TEST_CASE("cache: appended in pieces equals appended at once") {
         const auto first = tokens.begin() + static_cast<int64_t>(at);
         world.append_all(sequence, {first, first + static_cast<int64_t>(count)});
         at += count;
+      }
+      check_equals_fresh(world, sequence, tokens);
+    }
+  });
+}
+
+// A tensor [n, h, d] laid out with all tokens of a head behind each other, or with a gap behind the
+// heads of each token.
+class Laid {
+ public:
+  Laid(const Tensor& dense, bool by_head)
+      : shape_(dense.shape()),
+        strides_(by_head ? Three{shape_[2], shape_[0] * shape_[2], 1}
+                         : Three{(shape_[1] + 1) * shape_[2], shape_[2], 1}),
+        tensor_(dense.dtype(), {shape_[0] * (shape_[1] + 1) * shape_[2]}) {
+    for (int64_t t = 0; t < shape_[0]; ++t) {
+      for (int64_t head = 0; head < shape_[1]; ++head) {
+        for (int64_t j = 0; j < shape_[2]; ++j) {
+          tensor_.set(t * strides_[0] + head * strides_[1] + j,
+                      dense.get((t * shape_[1] + head) * shape_[2] + j));
+        }
+      }
+    }
+  }
+  pkv_tensor view() const {
+    pkv_tensor view = tensor_.view();
+    view.ndim = 3;
+    view.shape = shape_.data();
+    view.strides = strides_.data();
+    return view;
+  }
+
+ private:
+  using Three = std::array<int64_t, 3>;
+  std::vector<int64_t> shape_;
+  Three strides_;
+  Tensor tensor_;
+};
+
+TEST_CASE("cache: tensors laid out head by head, or with gaps, equal dense ones") {
+  for_each_shape([](Machine& machine, const Shape& shape) {
+    const std::vector<uint64_t> tokens = tokens_from(1, brief_or(150, 500));
+    for (const bool by_head : {true, false}) {
+      CAPTURE(by_head);
+      World world(machine, shape);
+      const int32_t sequence = world.add();
+      const Batch batch({{sequence, tokens}});
+      for (int32_t layer = 0; layer < shape.layers; ++layer) {
+        const Laid keys(world.content().keys(tokens, layer), by_head);
+        const Laid values(world.content().values(tokens, layer), by_head);
+        const Laid queries(world.content().queries(tokens, layer), by_head);
+        const pkv_tensor k = keys.view(), v = values.view(), q = queries.view();
+        check(pkv_cache_append(world.cache(), world.stream(), layer, &batch.c, &k,
+                               shape.has_own_values() ? &v : nullptr, &q));
+        check(pkv_stream_sync(world.stream()));
       }
       check_equals_fresh(world, sequence, tokens);
     }

@@ -170,6 +170,100 @@ def test_kv_heads_come_with_their_query_heads(model_folder, tmp_path):
     assert np.array_equal(one.q, both.q[:, 3:])
 
 
+def test_heads_by_layer_come_from_one_run(llama_folder, tmp_path):
+    arguments = ["--decode-tokens=5", "--query-stride=1"]
+    both = [*arguments, "--layers=0,2"]
+    assert capture_traces.main(command(llama_folder, tmp_path / "both", *both)) == 0
+    some = [*arguments, "--keep=2:0,0:1"]
+    assert capture_traces.main(command(llama_folder, tmp_path / "some", *some)) == 0
+    for layer, head in ((0, 1), (2, 0)):
+        name = f"tiny-model_l{layer:02d}.safetensors"
+        whole, one = (cut_trace.read_trace(tmp_path / kind / name) for kind in ("both", "some"))
+        assert one.kv_heads == [head] and one.k.shape[0] == 1
+        assert np.array_equal(one.k[0], whole.k[head])
+        assert np.array_equal(one.q, whole.q[:, 3 * head : 3 * head + 3])
+
+
+def test_several_prompts_and_their_lengths(llama_folder, tmp_path):
+    """Each prompt as if it were alone; a text loses its end, what stands behind it stays."""
+    text = (llama_folder / "prompt.txt").read_text(encoding="utf-8")
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text(text, encoding="utf-8")
+    second.write_text(text[::-1], encoding="utf-8")
+    alone = tmp_path / "cut.txt"
+    alone.write_text(text[:14] + "zyx", encoding="utf-8")
+    common = [f"--model={llama_folder}", "--dtype=float32", "--name=m", "--layers=1"]
+    common += ["--decode-tokens=3"]
+    more = ["--prompt-tokens=17", f"--prompt-file={second}", "--prompt-tokens=99"]
+    more += ["--question=zyx", f"--out={tmp_path}"]
+    assert capture_traces.main([*common, f"--prompt-file={first}", *more]) == 0
+    assert capture_traces.main([*common, f"--prompt-file={alone}", f"--out={tmp_path}"]) == 0
+    cut = cut_trace.read_trace(tmp_path / "m_a_l01.safetensors")
+    wanted = cut_trace.read_trace(tmp_path / "m_l01.safetensors")
+    assert cut.metadata["n_prompt"] == "17" and cut.tokens == 20
+    assert np.array_equal(cut.k, wanted.k) and np.array_equal(cut.q, wanted.q)
+    assert cut_trace.read_trace(tmp_path / "m_b_l01.safetensors").tokens == len(PROMPT) + 3 + 3
+
+
+def test_a_turn_stands_in_the_middle_of_the_decoded_tokens(llama_folder, tmp_path):
+    """Decoding greedily, what comes before it and behind it is what prompts of that text give."""
+    text = (llama_folder / "prompt.txt").read_text(encoding="utf-8")
+    arguments = ["--layers=1", "--temperature=0", "--query-stride=1"]
+    turned = [*arguments, "--decode-tokens=6", "--turn=zyxw"]
+    assert capture_traces.main(command(llama_folder, tmp_path / "turn", *turned)) == 0
+    found = cut_trace.read_trace(tmp_path / "turn" / "tiny-model_l01.safetensors")
+    n = len(PROMPT)
+    assert found.q_pos.tolist() == [n, n + 1, n + 2, n + 7, n + 8, n + 9]
+    assert found.tokens == n + 10
+    tokens, _ = reference(llama_folder, 3)
+    said = "".join(chr(ord("!") + i - 3) for i in tokens[n:])
+    (tmp_path / "whole.txt").write_text(text + said + "zyxw", encoding="utf-8")
+    whole = [f"--model={llama_folder}", f"--prompt-file={tmp_path / 'whole.txt'}", *arguments]
+    whole += ["--dtype=float32", "--name=m", "--decode-tokens=3", f"--out={tmp_path}"]
+    assert capture_traces.main(whole) == 0
+    wanted = cut_trace.read_trace(tmp_path / "m_l01.safetensors")
+    # float32 sums in another order, then rounded to float16: a unit in its last place
+    assert np.allclose(
+        found.k.astype(np.float32), wanted.k.astype(np.float32), rtol=2**-10, atol=1e-4
+    )
+    assert np.allclose(
+        found.q[3:].astype(np.float32), wanted.q.astype(np.float32), rtol=2**-10, atol=1e-4
+    )
+
+
+def test_a_model_that_is_loaded_keeps_its_attention(llama_folder, tmp_path):
+    options = capture_traces.parse_arguments(
+        command(llama_folder, tmp_path / "given", "--layers=1", "--decode-tokens=3")
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        llama_folder, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(llama_folder)
+    capture_traces.run(options, tokenizer, model)
+    assert model.config._attn_implementation == "eager"
+    arguments = command(llama_folder, tmp_path / "own", "--layers=1", "--decode-tokens=3")
+    assert capture_traces.main(arguments) == 0
+    name = "tiny-model_l01.safetensors"
+    assert (tmp_path / "given" / name).read_bytes() == (tmp_path / "own" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--keep=1"], "'1', accepted: LAYER:HEAD"),
+        (["--keep=1:x"], "'1:x', accepted: LAYER:HEAD"),
+        (["--keep=1:0", "--kv-heads=0"], "--keep names heads itself"),
+        (["--keep=1:0", "--layers=1"], "not allowed with"),
+        (["--layers=1", "--prompt-file=b", "--prompt-tokens=9"], "one for each, or none"),
+        (["--layers=1", "--prompt-file=x/prompt.txt"], "must differ"),
+    ],
+)
+def test_options_that_do_not_fit_together(llama_folder, tmp_path, capsys, arguments, text):
+    with pytest.raises(SystemExit) as stop:
+        capture_traces.main(command(llama_folder, tmp_path, *arguments))
+    assert stop.value.code == 2 and text in capsys.readouterr().err
+
+
 def test_same_seed_same_bytes_and_another_seed_another_trace(model_folder, tmp_path):
     arguments = ["--decode-tokens=12", "--layers=1", "--temperature=1.5"]
     files = []
@@ -191,6 +285,10 @@ def test_same_seed_same_bytes_and_another_seed_another_trace(model_folder, tmp_p
             "40 prompt tokens + --decode-tokens 89 is 129, the model takes 128",
         ),
         (["--layers=0", "--chat"], "no chat template"),
+        (
+            ["--layers=0", "--question=zyxw", "--prompt-tokens=3"],
+            "--prompt-tokens 3: the rest of the prompt alone has",
+        ),
         (["--layers=0", "--max-error=0"], "allowed is --max-error 0.0"),
     ],
 )

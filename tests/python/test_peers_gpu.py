@@ -199,3 +199,34 @@ def test_rows_of_every_method(monkeypatch, tmp_path, capsys):
     assert program.main([*arguments.split(), str(out), "--minutes", "0"]) == 0
     with pytest.raises(SystemExit):
         program.main(["--methods", "h2o"])
+
+
+def test_shapes_with_batches_and_a_row_that_fails(monkeypatch, tmp_path, capsys):
+    """Ours cannot be opened here, and one peer breaks: their rows say so, the others have times."""
+    from bench import gpu_peers
+    from bench.peers_gpu import __main__ as program
+
+    def breaks(self, query):
+        raise AssertionError("broken on purpose")
+
+    monkeypatch.setattr(gpu_peers, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_peers, "CALLS", 2)
+    monkeypatch.setattr(methods.PQCache, "step", breaks)
+    out = tmp_path / "out.json"
+    arguments = "--device cpu --n 512 --batches 2x512,3x256 --memory 0.01 --repeat 2 --row-cache 0"
+    arguments += f" --methods full,quest,pqcache,rabitq --prefix {tmp_path} --json {out}"
+    assert program.main(arguments.split()) == 0
+    rows = json.loads(out.read_text())["results"]
+    shapes = [(1, 512), (2, 512), (3, 256)]
+    names = ["full", "default", "quest", "pqcache", "rabitq"]
+    assert [(row["batch"], row["n"], row["method"]) for row in rows] == [
+        (*shape, name) for shape in shapes for name in names
+    ]
+    for row in rows:
+        assert ("trouble" in row) == (row["method"] in ("default", "pqcache")), row
+        assert "trouble" in row or row["median_us"] > 0
+    assert rows[3]["trouble"] == "AssertionError: broken on purpose"
+    assert "broken on purpose" in capsys.readouterr().out
+    for wrong in ("8", "8x", "x"):
+        with pytest.raises(SystemExit):
+            program.main(["--batches", wrong])

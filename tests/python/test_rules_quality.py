@@ -11,7 +11,7 @@ import pytest
 from rules_data import ROOT, np, safetensors, trace_arrays
 
 from bench import quality
-from bench.rules import registry, report, stats, trace
+from bench.rules import presets, registry, report, stats, trace
 
 SHIPPED = sorted((ROOT / "data" / "traces").glob("*.safetensors"))
 CLI = Path(os.environ.get("PARISKV_CLI", ROOT / "build" / "dev" / "bin" / "pariskv"))
@@ -166,6 +166,77 @@ def test_without_fit_queries_all_judge(small_trace, tmp_path, capsys):
     arguments = [small_trace, "--methods", "full,h2o,snapkv,quest", *SMALL, "--fit-queries", "0"]
     assert {entry["queries"] for entry in results_of(tmp_path, *arguments)["results"]} == {12}
     capsys.readouterr()
+
+
+# ---- Folders and processes ---------------------------------------------------------------
+
+
+def without_times(entries):
+    return [
+        {name: value for name, value in entry.items() if name not in ("build_s", "python_us")}
+        for entry in entries
+    ]
+
+
+def test_processes_find_what_one_finds(small_trace, tmp_path, capsys):
+    """A folder of two traces, two k, a setting that fits neither: same results, same order."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    small_trace.rename(folder / "small.safetensors")
+    (folder / "other.safetensors").write_bytes(safetensors(**trace_arrays(n=200, seed=8)))
+    methods = "full,shadowkv:rank=8,exact,quest,kivi:group=8,shadowkv,h2o,kivi:group=8:bits=4"
+    arguments = [folder, "--methods", methods, *SMALL, "--k", "4,8"]
+    alone = results_of(tmp_path, *arguments)
+    shared = results_of(tmp_path, *arguments, "--jobs", "2")
+    assert {entry["trace"] for entry in alone["results"]} == {"small", "other"}
+    assert len(alone["results"]) == 2 * (7 + 4)  # full and kivi do not take k
+    assert without_times(shared["results"]) == without_times(alone["results"])
+    key = lambda entry: (entry["trace"], entry["setting"], entry["reason"])  # noqa: E731
+    assert sorted(map(key, shared["left_out"])) == sorted(map(key, alone["left_out"]))
+    assert len(shared["left_out"]) == 4 and "rank=64 is above" in shared["left_out"][0]["reason"]
+    capsys.readouterr()
+
+
+def test_after_the_minutes_what_was_not_begun_is_named(small_trace, tmp_path, capsys):
+    arguments = [small_trace, "--methods", "full,quest,kivi:group=8", *SMALL]
+    document = results_of(tmp_path, *arguments, "--jobs", "2", "--minutes", "0")
+    assert document["results"] == []
+    left = {entry["setting"]: entry["reason"] for entry in document["left_out"]}
+    assert left == dict.fromkeys(["full", "quest", "kivi:group=8"], "no time left")
+    capsys.readouterr()
+
+
+def test_a_setting_that_fails_does_not_take_others_with_it(small_trace, monkeypatch):
+    from bench.rules import harness, jobs, quest
+
+    def breaks(self, *_):
+        raise ArithmeticError("broken on purpose")
+
+    monkeypatch.setattr(quest.Quest, "select", breaks)
+    settings = registry.parse_settings("full,quest,streaming")
+    job = jobs.Job(str(small_trace), 256, harness.Setup(8, 4, 16, 4), settings, first=10)
+    outcome = jobs.work(job)
+    placed = [(place, result["setting"]) for place, result in jobs.placed(job, outcome)]
+    assert placed == [(10, "full"), (12, "streaming")]
+    [left] = outcome[1]
+    assert left["setting"] == "quest" and left["reason"] == "ArithmeticError: broken on purpose"
+
+
+def test_an_empty_folder_is_no_input(tmp_path, capsys):
+    assert quality.main([str(tmp_path)]) == 3
+    assert "no trace, accepted: a folder of .safetensors files" in capsys.readouterr().err
+
+
+def test_presets_name_each_setting_once_per_k():
+    for parts in presets.PRESETS.values():
+        found = [
+            (setting.label, k)
+            for part in parts
+            for setting in registry.parse_settings(part.methods)
+            for k in part.k
+        ]
+        assert len(found) == len(set(found))
+        assert {label.partition(":")[0] for label, _ in found} == set(registry.RULES)
 
 
 # ---- Usage -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ TEST_CASE(
     "numbers: three blocks behind a stalled stream keep their own, and the fourth one waits") {
   const std::shared_ptr<const Device> device = open_deferred();
   const Stream stream = value_of(Stream::create(device));
-  HostNumbers numbers = value_of(HostNumbers::create(device, 4, 1, 64));
+  HostNumbers numbers = value_of(HostNumbers::create(device, {4, 1, 64, 1, 64}));
   Words words;
   std::vector<std::vector<int64_t>> copies(8, std::vector<int64_t>(kCount, -1));
   const auto bytes = static_cast<int64_t>(kCount * sizeof(int64_t));
@@ -43,7 +43,7 @@ TEST_CASE(
 TEST_CASE("numbers: a block larger than the ring waits for those before, and gets a larger ring") {
   const std::shared_ptr<const Device> device = open_deferred();
   const Stream stream = value_of(Stream::create(device));
-  HostNumbers numbers = value_of(HostNumbers::create(device, 4, 1, 64));
+  HostNumbers numbers = value_of(HostNumbers::create(device, {4, 1, 64, 1, 64}));
   Words words;
   const std::vector<int64_t> small(kCount, 5), large(5 * kCount, 6);
   std::vector<int64_t> first(small.size(), -1), second(large.size(), -1), third(small.size(), -1);

@@ -1,0 +1,33 @@
+#include "core/runtime/temporaries.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pkv {
+namespace {
+
+constexpr int64_t kFirst = 1 << 16;
+constexpr int64_t kLargestSurplus = 1 << 22;  // room for pieces to come, at most
+
+}  // namespace
+
+absl::StatusOr<std::byte*> Temporaries::lend(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (buffers_.empty() || bytes > buffers_.back().bytes() - used_) {
+    // As much again as there is: few buffers, and not twice what is needed where that is much.
+    const int64_t fresh = std::max(bytes, std::clamp(total_, kFirst, kLargestSurplus));
+    PKV_ASSIGN_OR_RETURN(Buffer buffer, Buffer::create(stream_.device(), PKV_MEMORY_DEVICE, fresh));
+    buffers_.push_back(std::move(buffer));
+    total_ += fresh;
+    used_ = 0;
+  }
+  return buffers_.back().as<std::byte>() + used_;
+}
+
+absl::StatusOr<std::byte*> Temporaries::take(int64_t bytes) {
+  PKV_ASSIGN_OR_RETURN(std::byte* const piece, lend(bytes));
+  if (piece != nullptr) used_ = std::min(padded(used_ + bytes), buffers_.back().bytes());
+  return piece;
+}
+
+}  // namespace pkv
