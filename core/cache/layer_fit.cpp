@@ -14,18 +14,17 @@ namespace {
 // A contiguous [heads, n, width].
 class Gathered {
  public:
-  static absl::StatusOr<Gathered> create(const CacheShape& shape, int64_t n, int64_t width) {
+  static absl::StatusOr<Gathered> create(Temporaries& memory, const CacheShape& shape, int64_t n,
+                                         int64_t width) {
     Gathered rows;
-    PKV_ASSIGN_OR_RETURN(rows.buffer_,
-                         Buffer::create(shape.device, PKV_MEMORY_DEVICE,
-                                        shape.geometry.kv_heads * n * width * shape.element_bytes));
     rows.shape_ = {shape.geometry.kv_heads, n, width};
+    PKV_ASSIGN_OR_RETURN(rows.data_, memory.take(rows.shape_[0] * n * width * shape.element_bytes));
     return rows;
   }
-  std::byte* data() const { return buffer_.as<std::byte>(); }
+  std::byte* data() const { return data_; }
   pkv_tensor tensor(const CacheShape& shape) const {
     pkv_tensor tensor{};
-    tensor.data = buffer_.data();
+    tensor.data = data_;
     tensor.device_type = shape.device->info().device_type;
     tensor.device_id = shape.device->info().device_id;
     tensor.ndim = 3;
@@ -35,9 +34,16 @@ class Gathered {
   }
 
  private:
-  Buffer buffer_;
+  std::byte* data_ = nullptr;
   std::array<int64_t, 3> shape_{};
 };
+
+// What a fit takes beside the rows, about: records and votes of some hundred queries.
+int64_t expected_bytes(const CacheShape& shape, int64_t length) {
+  const pkv_geometry& g = shape.geometry;
+  const int64_t row = int64_t{g.head_dim + g.value_dim} * shape.element_bytes;
+  return length * g.kv_heads * (row + g.head_dim + 512);
+}
 
 }  // namespace
 
@@ -48,11 +54,10 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
                                                bool uses_kept) const {
   const pkv_geometry& g = shape_.geometry;
   const bool takes_values = g.sketch_bits != 0 && shape_.value_elements > 0;
-  PKV_ASSIGN_OR_RETURN(const Gathered keys, Gathered::create(shape_, length, g.head_dim));
+  Temporaries memory(stream, expected_bytes(shape_, length));
+  PKV_ASSIGN_OR_RETURN(const Gathered keys, Gathered::create(memory, shape_, length, g.head_dim));
   PKV_ASSIGN_OR_RETURN(const Gathered values,
-                       Gathered::create(shape_, takes_values ? length : 0, g.value_dim));
-  Buffer kept;
-  const WaitAtEnd copies(stream);
+                       Gathered::create(memory, shape_, takes_values ? length : 0, g.value_dim));
   for (int64_t done = 0; done < length;) {
     RowRun from = run_at(state, shape_.desc.sink + done, length - done);
     RowRun to{};
@@ -87,16 +92,14 @@ absl::StatusOr<CodecParams> Layer::compute_fit(const Stream& stream, const Seque
     const int64_t until = tokens_of_zone(shape_.rules, length);
     const int64_t begin = std::max<int64_t>(0, until - shape_.desc.fit_positions);
     sample_shape[1] = state.queries.count(begin, until);
-    PKV_ASSIGN_OR_RETURN(kept, Buffer::create(shape_.device, PKV_MEMORY_DEVICE,
-                                              sample_shape[1] * pools_.query_bytes));
+    PKV_ASSIGN_OR_RETURN(sample.data, memory.take(sample_shape[1] * pools_.query_bytes));
     PKV_RETURN_IF_ERROR(
-        state.queries.gather(stream, pools_.query_bytes, begin, until, kept.data()));
-    sample.data = kept.data();
+        state.queries.gather(stream, pools_.query_bytes, begin, until, sample.data));
     sample.dtype = pools_.query_type;
   }
   const pkv_tensor key_tensor = keys.tensor(shape_);
   const pkv_tensor value_tensor = values.tensor(shape_);
-  return Codec::fit_numbers_sync(stream, shape_.config, key_tensor,
+  return Codec::fit_numbers_sync(stream, memory, shape_.config, key_tensor,
                                  sample_shape[1] > 0 ? &sample : nullptr,
                                  takes_values ? &value_tensor : nullptr);
 }

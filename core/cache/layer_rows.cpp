@@ -166,7 +166,7 @@ absl::Status Layer::copy_run(const Stream& stream, const RowRun& from, const Row
   PKV_ASSIGN_OR_RETURN(args.batch.lengths, pools_.numbers->put(stream, pools_.words, {&tokens, 1}));
   PKV_RETURN_IF_ERROR(pools_.words.flush(stream));
   const auto shifted = [&](Rows rows, int64_t head) {
-    rows.data += head * rows.head_stride * shape_.element_bytes;
+    if (rows.data != nullptr) rows.data += head * rows.head_stride * shape_.element_bytes;
     return rows;
   };
   for (int64_t head = 0; head < (is_whole ? 1 : heads); ++head) {

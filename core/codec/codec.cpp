@@ -80,15 +80,15 @@ struct Sums {
 };
 
 // Runs stage fit; what it delivers is read back. `weights` [h, n]; empty: all 1.
-absl::StatusOr<Sums> fit_sums(const Stream& stream, pkv_fit_args args, std::vector<float> pivot,
-                              std::span<const int32_t> weights) {
+absl::StatusOr<Sums> fit_sums(const Stream& stream, Temporaries& memory, pkv_fit_args args,
+                              std::vector<float> pivot, std::span<const int32_t> weights) {
   const pkv_geometry& g = *args.geometry;
   const int64_t heads = g.kv_heads;
   const int64_t numbers = heads * g.head_dim;
   const int64_t value_numbers = is_present(args.values) ? heads * g.value_dim : 0;
   const int64_t doubles = 3 * numbers + value_numbers;
   const int64_t words = doubles + 3 * heads;  // of 8 bytes
-  Temporaries memory(stream);
+  const WaitAtEnd copies(stream);
   PKV_ASSIGN_OR_RETURN(auto* const sums_at,
                        memory.take<int64_t>("sums of the fit", {{"numbers", words}}));
   PKV_ASSIGN_OR_RETURN(auto* const pivot_at, memory.take<float>("pivots", {{"numbers", numbers}}));
@@ -165,15 +165,15 @@ void warn_of_few_keys(const Device& device, std::span<const int64_t> key_counts)
 // Fewer keys say too little about a centre and a spread.
 constexpr int64_t kFewestPicks = 32;
 
-absl::Status refit_picked(const Stream& stream, pkv_fit_args args, const std::vector<float>& pivot,
-                          const TensorView& keys, const TensorView& queries,
-                          const CodecOptions& options, const CodecParams& first_pass,
-                          FittedParams& fitted) {
+absl::Status refit_picked(const Stream& stream, Temporaries& memory, pkv_fit_args args,
+                          const std::vector<float>& pivot, const TensorView& keys,
+                          const TensorView& queries, const CodecOptions& options,
+                          const CodecParams& first_pass, FittedParams& fitted) {
   PKV_ASSIGN_OR_RETURN(const std::vector<int32_t> picks,
-                       count_picks_sync(stream, first_pass, keys, queries));
+                       count_picks_sync(stream, memory, first_pass, keys, queries));
   if (picks.empty()) return absl::OkStatus();
   args.queries_as = PKV_FIT_QUERIES_SUM;
-  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, pivot, picks));
+  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, memory, args, pivot, picks));
   const std::vector<int64_t> weights = sums.key_weights;
   PKV_ASSIGN_OR_RETURN(const FittedParams picked,
                        params_from(*args.geometry, std::move(sums), options));
@@ -280,13 +280,14 @@ absl::StatusOr<std::shared_ptr<const Codec>> Codec::fit_sync(const Stream& strea
                                                              const pkv_tensor& keys,
                                                              const pkv_tensor* queries,
                                                              const pkv_tensor* values) {
+  Temporaries memory(stream);
   PKV_ASSIGN_OR_RETURN(CodecParams numbers,
-                       fit_numbers_sync(stream, config, keys, queries, values));
+                       fit_numbers_sync(stream, memory, config, keys, queries, values));
   return create(stream.device(), std::move(numbers), config.codec_options());
 }
 
-absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, const Config& config,
-                                                    const pkv_tensor& keys,
+absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, Temporaries& memory,
+                                                    const Config& config, const pkv_tensor& keys,
                                                     const pkv_tensor* queries,
                                                     const pkv_tensor* values) {
   const Device& device = *stream.device();
@@ -331,7 +332,7 @@ absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, const 
   }
   PKV_ASSIGN_OR_RETURN(const std::vector<float> pivot, find_pivots(stream, view));
   const CodecOptions options = config.codec_options();
-  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, args, pivot, {}));
+  PKV_ASSIGN_OR_RETURN(Sums sums, fit_sums(stream, memory, args, pivot, {}));
   if (options.center) warn_of_few_keys(device, sums.key_counts);
   PKV_ASSIGN_OR_RETURN(FittedParams fitted, params_from(geometry, std::move(sums), options));
   std::span<const float> value_center = fitted.value_center;
@@ -340,7 +341,7 @@ absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, const 
                        CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
   if (!options.fit_picked || !(options.center || options.balance) || !query_view) return numbers;
   PKV_RETURN_IF_ERROR(
-      refit_picked(stream, args, pivot, view, *query_view, options, numbers, fitted));
+      refit_picked(stream, memory, args, pivot, view, *query_view, options, numbers, fitted));
   return CodecParams::create(geometry, fitted.center, fitted.balance, value_center);
 }
 

@@ -17,6 +17,7 @@
 #include "core/runtime/buffer.h"
 #include "core/runtime/device.h"
 #include "core/runtime/stream.h"
+#include "core/runtime/temporaries.h"
 #include "pariskv/pariskv_backend.h"
 
 namespace pkv {
@@ -51,9 +52,9 @@ class Codec {
                                                                const pkv_tensor& keys,
                                                                const pkv_tensor* queries,
                                                                const pkv_tensor* values);
-  // The numbers alone.
-  static absl::StatusOr<CodecParams> fit_numbers_sync(const Stream& stream, const Config& config,
-                                                      const pkv_tensor& keys,
+  // The numbers alone. `memory` is the stream's.
+  static absl::StatusOr<CodecParams> fit_numbers_sync(const Stream& stream, Temporaries& memory,
+                                                      const Config& config, const pkv_tensor& keys,
                                                       const pkv_tensor* queries,
                                                       const pkv_tensor* values);
 

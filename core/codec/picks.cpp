@@ -10,7 +10,6 @@
 #include "core/pipeline/checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/runtime/row_bytes.h"
-#include "core/runtime/temporaries.h"
 
 namespace pkv {
 namespace {
@@ -127,7 +126,7 @@ class Positions {
 
 }  // namespace
 
-absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream,
+absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream, Temporaries& memory,
                                                       const CodecParams& first_pass,
                                                       const TensorView& keys,
                                                       const TensorView& queries) {
@@ -141,7 +140,7 @@ absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream,
   const int64_t most = format::candidate_count(rule, n);
   const int32_t at_once = batch_of(h, n, m);
   Zone zone;
-  Temporaries memory(stream);
+  const WaitAtEnd copies(stream);  // which read the zone's numbers
   PKV_RETURN_IF_ERROR(make_zone(stream, memory, first_pass, keys, at_once, zone));
   PKV_ASSIGN_OR_RETURN(
       auto* const votes,

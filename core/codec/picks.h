@@ -9,13 +9,14 @@
 #include "core/base/tensor.h"
 #include "core/codec/params.h"
 #include "core/runtime/stream.h"
+#include "core/runtime/temporaries.h"
 
 namespace pkv {
 
 // [h, n]: for each key the number of query positions that picked it. `first_pass` are the
 // parameters of the first pass; keys [h, n, d], queries [hq, m, d]. Waits for the stream.
 // RESOURCE_EXHAUSTED: no room on the device for the records and votes of n keys.
-absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream,
+absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream, Temporaries& memory,
                                                       const CodecParams& first_pass,
                                                       const TensorView& keys,
                                                       const TensorView& queries);

@@ -7,7 +7,7 @@ namespace pkv {
 namespace {
 
 constexpr int64_t kFirst = 1 << 16;
-constexpr int64_t kLargestSurplus = 1 << 22;  // room for pieces to come, at most
+constexpr int64_t kLargestSurplus = 1 << 24;  // room for pieces to come, at most
 
 }  // namespace
 
@@ -15,7 +15,8 @@ absl::StatusOr<std::byte*> Temporaries::lend(int64_t bytes) {
   if (bytes == 0) return nullptr;
   if (buffers_.empty() || bytes > buffers_.back().bytes() - used_) {
     // As much again as there is: few buffers, and not twice what is needed where that is much.
-    const int64_t fresh = std::max(bytes, std::clamp(total_, kFirst, kLargestSurplus));
+    const int64_t more = buffers_.empty() ? expected_ : total_;
+    const int64_t fresh = std::max(bytes, std::clamp(more, kFirst, kLargestSurplus));
     PKV_ASSIGN_OR_RETURN(Buffer buffer, Buffer::create(stream_.device(), PKV_MEMORY_DEVICE, fresh));
     buffers_.push_back(std::move(buffer));
     total_ += fresh;

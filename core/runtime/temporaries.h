@@ -19,7 +19,9 @@ namespace pkv {
 // together at the end, which waits for the stream, as work that was enqueued may use them.
 class Temporaries {
  public:
-  explicit Temporaries(const Stream& stream) : stream_(stream) {}
+  // `expected`: bytes of the first buffer, where more than a little.
+  explicit Temporaries(const Stream& stream, int64_t expected = 0)
+      : stream_(stream), expected_(expected) {}
   ~Temporaries() {
     if (!buffers_.empty()) stream_.wait();
   }
@@ -43,6 +45,7 @@ class Temporaries {
 
  private:
   const Stream& stream_;
+  const int64_t expected_;
   std::vector<Buffer> buffers_;
   int64_t used_ = 0;  // of the last buffer
   int64_t total_ = 0;

@@ -13,6 +13,8 @@
 #include <new>
 #include <vector>
 
+#include "tests/common/hits_room.h"
+
 namespace {
 
 long fail_at = 0;  // counts down; 0: allocations succeed
@@ -263,25 +265,11 @@ void test_all() {
 
   int64_t c = 0;
   pkv_plan_candidates(plan, &c);
-  std::vector<int32_t> positions(kHeads * kK);
-  std::vector<int32_t> counts(kHeads);
-  std::vector<int32_t> candidates(kHeads * c);
-  std::vector<int32_t> candidate_counts(kHeads);
-  std::vector<float> estimates(kHeads * c);
-  std::vector<float> rest(kHeads);
-  std::vector<float> samples(kHeads * kSamples);
+  const pkv::test::HitsRoom room({kHeads, kHeads, kK, c, kSamples});
+  const pkv_hits& hits = room.hits;
   std::vector<float> row_keys(kHeads * kK * kDim);
   std::vector<float> row_values(kHeads * kK * kDim);
   std::vector<float> output(kHeads * kDim);
-  pkv_hits hits;
-  pkv_hits_init(&hits, sizeof(hits));
-  hits.positions = positions.data();
-  hits.counts = counts.data();
-  hits.candidates = candidates.data();
-  hits.candidate_counts = candidate_counts.data();
-  hits.estimates = estimates.data();
-  hits.rest_lse = rest.data();
-  hits.sample_estimates = samples.data();
   exhaust("retrieve", [&] { return pkv_retrieve(plan, stream, &query, nullptr, &hits); });
   pkv_rows source;
   pkv_rows_init(&source, sizeof(source));

@@ -93,10 +93,9 @@ TEST_CASE("concurrency: rows that were fetched stay while another thread truncat
   const int32_t sequence = world.add();
   const std::vector<uint64_t> tokens = tokens_from(1, 300);
   world.append_all(sequence, tokens);
-  std::atomic<bool> is_over = false;
   std::atomic<int64_t> failed = 0;
-  std::thread truncating([&] {
-    while (!is_over) {
+  std::jthread truncating([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
       if (pkv_cache_truncate(world.cache(), world.stream(), sequence, 150) != PKV_OK) ++failed;
       if (world.append(0, {{sequence, tokens_from(151, 150)}}) != PKV_OK) ++failed;
     }
@@ -107,7 +106,7 @@ TEST_CASE("concurrency: rows that were fetched stay while another thread truncat
   for (uint64_t i = 0; i < 300; ++i) {
     Found found;
     const Parts parts = {{sequence, {5000 + i}}};
-    check(world.retrieve(0, parts, found));
+    check(world.retrieve(0, parts, found, 150));
     Tensor keys(shape.dtype, {0}), values(shape.dtype, {0});
     const pkv_status status = world.fetch(0, parts, found, keys, values);
     if (status != PKV_OK) {
@@ -128,7 +127,7 @@ TEST_CASE("concurrency: rows that were fetched stay while another thread truncat
       }
     }
   }
-  is_over = true;
+  truncating.request_stop();
   truncating.join();
   CHECK(wrong == 0);
   CHECK(failed == 0);

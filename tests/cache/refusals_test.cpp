@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "tests/cache/fixture.h"
+#include "tests/common/folder.h"
 
 namespace pkv::cache_model {
 namespace {
@@ -62,7 +63,8 @@ TEST_CASE("refusals: a removed sequence is refused by every call that takes one"
     pkv_codec* codec = nullptr;
     pkv_cache* const cache = world.cache();
     pkv_stream* const stream = world.stream();
-    const std::string path = std::filesystem::temp_directory_path() / "pkv_refused.pkv";
+    const test::Folder folder;
+    const std::string path = folder.file("refused.pkv");
     const struct {
       std::string name;
       std::function<pkv_status()> call;
@@ -203,10 +205,8 @@ std::string bytes_of(const std::string& path) {
 // A process that the system kills in the middle of a write. Backend cpu_ref, which has no threads
 // that a child would lack.
 TEST_CASE("refusals: a crash in the middle of saving leaves the old file") {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("pkv_crash_" + std::to_string(getpid()));
-  REQUIRE(std::filesystem::create_directory(folder));
-  const std::string path = folder / "cache.pkv";
+  const test::Folder folder;
+  const std::string path = folder.file("cache.pkv");
   const auto save = [&](int64_t tokens, rlim_t limit) {
     const pid_t child = fork();
     if (child != 0) {
@@ -248,7 +248,6 @@ TEST_CASE("refusals: a crash in the middle of saving leaves the old file") {
   int32_t sequence = -1, count = 0;
   check(pkv_cache_load_sync(world.cache(), world.stream(), path.c_str(), 1, &sequence, &count));
   check_equals_fresh(world, sequence, tokens_from(1, 300));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "tests/common/hits_room.h"
 #include "tests/faults/faulty_backend.h"
 #include "tests/faults/world.h"
 
@@ -360,18 +361,7 @@ TEST_CASE("faults: any call of the backend in any call of an index, a plan, a co
   const pkv_tensor q = query.view();
   int64_t width = 0;
   check(pkv_plan_candidates(plan, &width));
-  const auto room = static_cast<std::size_t>(width);
-  std::vector<int32_t> positions(8), counts(2), candidates(2 * room), candidate_counts(2);
-  std::vector<float> estimates(4 * room), rest(4), samples(64), scores(8);
-  auto found = hits();
-  found.positions = positions.data();
-  found.scores = scores.data();
-  found.counts = counts.data();
-  found.candidates = candidates.data();
-  found.candidate_counts = candidate_counts.data();
-  found.estimates = estimates.data();
-  found.rest_lse = rest.data();
-  found.sample_estimates = samples.data();
+  const test::HitsRoom found({2, 4, 4, width, 16});
   auto whole = step();
   whole.query = q;
   whole.source = rows();
@@ -414,7 +404,7 @@ TEST_CASE("faults: any call of the backend in any call of an index, a plan, a co
        [&] { pkv_codec_destroy(codec); }},
       {"plan", [&] { return pkv_plan_create(it.index.get(), it.config.get(), &desc, &other); },
        [&] { pkv_plan_destroy(other); }},
-      {"retrieve", [&] { return pkv_retrieve(plan, it.stream.get(), &q, nullptr, &found); },
+      {"retrieve", [&] { return pkv_retrieve(plan, it.stream.get(), &q, nullptr, &found.hits); },
        nothing},
       {"step", [&] { return pkv_step_run(plan, it.stream.get(), &whole); }, nothing},
   };

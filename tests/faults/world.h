@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/cache/fixture.h"
+#include "tests/common/folder.h"
 #include "tests/faults/inject.h"
 
 namespace pkv::faults {
@@ -19,6 +20,7 @@ using cache_model::Machine;
 using cache_model::Shape;
 using cache_model::tokens_from;
 using cache_model::World;
+using test::Folder;
 
 inline Shape small_shape() {
   Shape shape;
@@ -100,35 +102,6 @@ struct Tokens {
   int32_t layer;
   cache_model::Batch batch;
   cache_model::Tensor keys, values, queries, output;
-};
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pkv-faults-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      names.push_back(entry.path().filename().string());
-    }
-    return names;
-  }
-  void clear() const {
-    for (const std::string& name : names()) std::filesystem::remove(path_ / name);
-  }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline std::string read_file(const std::string& path) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tests/common/hits_room.h"
 #include "tests/fuzz/api_machine.h"
 
 namespace pkv::fuzz {
@@ -157,7 +158,7 @@ void Machine::use_index(Bytes& bytes) {
   const auto sequence = static_cast<int32_t>(odd_number(bytes, bytes.below(2)));
   int64_t before = -1, after = -1;
   const bool has_sequence = pkv_index_length(slot->index, sequence, &before) == PKV_OK;
-  const std::string path = folder_.path() + "/index.pkv";
+  const std::string path = folder_.file("index.pkv");
   switch (bytes.below(8)) {
     case 0:
     case 1:
@@ -253,30 +254,17 @@ void Machine::use_plan(Bytes& bytes) {
   }
   const pkv_geometry& g = slot->geometry;
   const int64_t b = slot->batch, h = g.kv_heads, hq = slot->query_heads;
-  const auto room = [](int64_t count) {
-    return std::vector<float>(static_cast<std::size_t>(count));
-  };
-  std::vector<float> scores = room(b * h * slot->k), estimates = room(b * hq * slot->candidates),
-                     rest = room(b * hq), samples = room(b * hq * slot->samples);
-  std::vector<int32_t> positions(scores.size()), counts(static_cast<std::size_t>(b * h)),
-      candidates(static_cast<std::size_t>(b * h * slot->candidates)),
-      candidate_counts(counts.size());
+  test::HitsRoom room({b * h, b * hq, slot->k, slot->candidates, slot->samples});
   Memory scratch_memory(slot->scratch + 256);
   const auto base = reinterpret_cast<uintptr_t>(scratch_memory.data());
   void* scratch = slot->scratch == 0 || bytes.one_in(32)
                       ? nullptr
                       : reinterpret_cast<void*>((base + 255) / 256 * 256);
-  pkv_hits hits{};
-  pkv_hits_init(&hits, sizeof hits);
+  pkv_hits& hits = room.hits;
   hits.flags = bytes.one_in(32) ? 1 : 0;
-  hits.positions = bytes.one_in(32) ? nullptr : positions.data();
-  hits.scores = bytes.one_in(2) ? nullptr : scores.data();
-  hits.counts = counts.data();
-  hits.candidates = candidates.data();
-  hits.candidate_counts = candidate_counts.data();
-  hits.estimates = bytes.one_in(16) ? nullptr : estimates.data();
-  hits.rest_lse = rest.data();
-  hits.sample_estimates = samples.data();
+  if (bytes.one_in(32)) hits.positions = nullptr;
+  if (bytes.one_in(2)) hits.scores = nullptr;
+  if (bytes.one_in(16)) hits.estimates = nullptr;
   Memory output(b * hq * std::max<int64_t>(g.value_dim, 8) * 8 + 64);
   View query = view_of(bytes, input_, {b, hq, g.head_dim}, PKV_DTYPE_F32);
   View out = view_of(bytes, output, {b, hq, g.value_dim}, PKV_DTYPE_F32);

@@ -330,7 +330,7 @@ void Machine::look_inside(Bytes& bytes) {
 
 void Machine::use_files(Bytes& bytes) {
   CacheSlot* slot = pick(bytes, caches_);
-  const std::string path = folder_.path() + (bytes.one_in(16) ? "/no/such" : "/cache.pkv");
+  const std::string path = folder_.file(bytes.one_in(16) ? "no/such" : "cache.pkv");
   pkv_stream* in = stream(bytes);
   const auto sequence = static_cast<int32_t>(odd_number(bytes, -1));
   const uint32_t flags = bytes.one_in(8) ? bytes.byte() : uint32_t{PKV_SAVE_OVERWRITE};

@@ -60,7 +60,7 @@ std::string saved(std::initializer_list<int64_t> lengths) {
     world.append_all(world.add(), tokens_from(static_cast<uint64_t>(1000 * length), length));
   }
   const Folder folder;
-  const std::string path = folder.path() + "/seed.pkv";
+  const std::string path = folder.file("seed.pkv");
   check(pkv_cache_save_sync(world.cache(), world.stream(), -1, path.c_str(), 0));
   return read_file(path);
 }

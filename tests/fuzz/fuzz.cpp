@@ -68,18 +68,10 @@ void require_text(std::string_view text) {
   require(false, "a text for people has a length and characters for people");
 }
 
-Folder::Folder() {
-  const bool has_memory = std::filesystem::is_directory("/dev/shm");
-  const std::filesystem::path parent =
-      has_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
-  path_ = (parent / "pkv-fuzz-XXXXXX").string();
-  require(mkdtemp(path_.data()) != nullptr, "there is a temporary folder");
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
+Folder::Folder()
+    : test::Folder(std::filesystem::is_directory("/dev/shm")
+                       ? std::filesystem::path("/dev/shm")
+                       : std::filesystem::temp_directory_path()) {}
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

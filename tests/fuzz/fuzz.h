@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/common/folder.h"
+
 namespace pkv::fuzz {
 
 using Input = std::span<const uint8_t>;
@@ -76,16 +78,9 @@ class MemoryFile {
 const std::vector<uint8_t>* memory_file(std::string_view path);
 
 // A folder in memory where the system has one, gone with the object.
-class Folder {
+class Folder : public test::Folder {
  public:
   Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 std::string read_file(const std::string& path);

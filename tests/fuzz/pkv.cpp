@@ -5,6 +5,7 @@
 
 #include "core/index/file_format.h"
 #include "pariskv/pariskv.hpp"
+#include "tests/common/hits_room.h"
 #include "tests/fuzz/pkv_bytes.h"
 
 namespace pkv::fuzz {
@@ -73,7 +74,7 @@ std::string saved(const Options& options) {
   check(pkv_index_append_sync(index.get(), machine().stream.get(), 1, &few,
                               has_values ? &few : nullptr));
   const Folder folder;
-  const std::string path = folder.path() + "/seed.pkv";
+  const std::string path = folder.file("seed.pkv");
   check(pkv_index_save_sync(index.get(), machine().stream.get(), path.c_str(), 0));
   return read_file(path);
 }
@@ -162,24 +163,14 @@ void search(const pkv_index* index, const FileGeometry& f) {
   const pkv_tensor view_of_query = view(query.data(), shape, 3);
   int64_t c = 0;
   check(pkv_plan_candidates(made, &c));
-  std::vector<int32_t> positions(heads * 5), counts(heads), candidate_counts(heads),
-      candidates(heads * static_cast<std::size_t>(c));
-  std::vector<float> estimates(candidates.size()), rest(heads), samples(heads * 4096);
-  auto found = hits();
-  found.positions = positions.data();
-  found.counts = counts.data();
-  found.candidates = candidates.data();
-  found.candidate_counts = candidate_counts.data();
-  found.estimates = estimates.data();
-  found.rest_lse = rest.data();
-  found.sample_estimates = samples.data();
-  check(pkv_retrieve(made, machine().stream.get(), &view_of_query, nullptr, &found));
+  const test::HitsRoom found({f.kv_heads, f.kv_heads, 5, c, 4096});
+  check(pkv_retrieve(made, machine().stream.get(), &view_of_query, nullptr, &found.hits));
   int64_t length = 0;
   check(pkv_index_length(index, 0, &length));
   for (std::size_t h = 0; h < heads; ++h) {
-    require(counts[h] >= 0 && counts[h] <= 5, "counts are within k");
-    for (int32_t i = 0; i < counts[h]; ++i) {
-      const int32_t position = positions[h * 5 + static_cast<std::size_t>(i)];
+    require(found.counts[h] >= 0 && found.counts[h] <= 5, "counts are within k");
+    for (int32_t i = 0; i < found.counts[h]; ++i) {
+      const int32_t position = found.positions[h * 5 + static_cast<std::size_t>(i)];
       require(position >= 0 && position < length, "positions are within the sequence");
     }
   }

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "fmt/core.h"
+#include "tests/common/folder.h"
 #include "tests/conformance/random.h"
-#include "tests/model/folder.h"
 #include "tests/model/judge.h"
 #include "tests/model/operations.h"
 #include "tests/model/shapes.h"
@@ -93,7 +93,7 @@ class Run {
     std::size_t at = 0;
     std::optional<Runner> runner;
     try {
-      runner.emplace(machine_, shape_, folder_.path, deep);
+      runner.emplace(machine_, shape_, folder_.path(), deep);
       for (; at < operations.size(); ++at) {
         try {
           runner->apply(operations[at]);
@@ -149,7 +149,7 @@ class Run {
   Machine& machine_;
   Shape shape_;
   const Arguments& arguments_;
-  Folder folder_{"pkv_model"};
+  test::Folder folder_;
   int64_t appended_ = 0;
 };
 

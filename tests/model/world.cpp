@@ -209,11 +209,11 @@ pkv_status World::attend(int32_t layer, const Parts& parts, uint32_t flags, Atte
   return status;
 }
 
-pkv_status World::retrieve(int32_t layer, const Parts& parts, Found& out) {
+pkv_status World::retrieve(int32_t layer, const Parts& parts, Found& out, int64_t more_tokens) {
   const Batch batch(parts);
   const Tensor queries = content_.queries(all_tokens(parts), layer);
   const pkv_tensor q = queries.view();
-  out = room_for(parts, 0);
+  out = room_for(parts, more_tokens);
   pkv_cache_hits hits = out.view();
   const pkv_status status = pkv_cache_retrieve(cache_, stream(), layer, &batch.c, &q, &hits);
   if (status == PKV_OK) check(pkv_stream_sync(stream()));

@@ -100,7 +100,8 @@ class World {
   pkv_status decode_step(int32_t layer, const Parts& parts, uint32_t flags, Attended& out);
   // The parts' tokens are queries.
   pkv_status attend(int32_t layer, const Parts& parts, uint32_t flags, Attended& out);
-  pkv_status retrieve(int32_t layer, const Parts& parts, Found& out);
+  // With room for so many tokens more than there are, which another thread may append.
+  pkv_status retrieve(int32_t layer, const Parts& parts, Found& out, int64_t more_tokens = 0);
   pkv_status fetch(int32_t layer, const Parts& parts, Found& found, Tensor& keys, Tensor& values);
   pkv_status refit(int32_t layer, int32_t sequence, const std::vector<uint64_t>* queries);
 

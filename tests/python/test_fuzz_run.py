@@ -20,7 +20,8 @@ if "PKV_FUZZ_SEEDS" in os.environ:
 options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if word[0] == "-")
 folders = [word for word in sys.argv[1:] if word[0] != "-"]
 if "artifact_prefix" not in options and "merge" not in options:
-    sys.exit()  # asked whether it can look for leaks
+    # Asked whether it can look for leaks, or for an input once more.
+    sys.exit(70 if "slow" in "".join(open(name).read() for name in folders) else 0)
 if "merge" in options:
     open(folders[0] + "/fewest", "w").write("fewest")
     sys.exit()
@@ -41,6 +42,12 @@ FINDS = """
 open(options["artifact_prefix"] + f"crash-{os.getpid()}", "w").write("case")
 print(f"#{start} INITED cov: 5 ft: 6", file=sys.stderr)
 end(77, start + 1)
+"""
+STANDS_STILL = """
+for input in "slow", "quick":
+    open(options["artifact_prefix"] + f"timeout-{input}", "w").write(input)
+print(f"#{start} INITED cov: 5 ft: 6", file=sys.stderr)
+end(70, executed)
 """
 DEAD = "sys.exit(1)"
 WAITS = """
@@ -129,6 +136,14 @@ def test_a_finding_is_kept_and_enough_of_them_end_the_target(fuzz):
     assert {"report.txt", "progress.txt", "corpora/npz/fewest"} <= set(names)
     assert sum(name.startswith("findings/npy-crash-") for name in names) >= 20
     assert sum(name.startswith("findings/npy.") for name in names) >= 20  # what they said
+
+
+def test_an_input_that_ran_out_of_time_is_run_once_more(fuzz):
+    fuzz.target("npy", STANDS_STILL)
+    code, table = fuzz.run("--runs", 10)
+    assert (code, table["npy"]["findings"], table["npy"]["executions"]) == (1, "1", "10")
+    assert (fuzz.out / "findings" / "npy-timeout-slow").exists()
+    assert not (fuzz.out / "findings" / "npy-timeout-quick").exists()
 
 
 def test_a_target_that_does_not_run_is_no_success(fuzz):

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "fmt/core.h"
-#include "tests/model/folder.h"
+#include "tests/common/folder.h"
 #include "tests/soak/memory.h"
 #include "tests/soak/serving.h"
 
@@ -76,9 +76,9 @@ int run(const Arguments& arguments) {
   } else if (std::getenv("PKV_CACHE_PLUGIN") == nullptr) {
     check(pkv_device_set(machine.device.get(), "threads", arguments.threads.c_str()));
   }
-  const cache_model::Folder folder("pkv_soak");
+  const test::Folder folder;
   cache_model::World world(machine, serving_shape());
-  Serving serving(world, folder.path, static_cast<uint64_t>(arguments.seed), arguments.deep);
+  Serving serving(world, folder.path(), static_cast<uint64_t>(arguments.seed), arguments.deep);
   const auto steps = static_cast<int64_t>(arguments.hours * kStepsPerHour);
   std::vector<float> first, last, hour;  // microseconds: of the first and the last quarter
   double peaks[4] = {};                  // resident MiB, by quarter

@@ -1,4 +1,4 @@
-// Files of the tests: a folder that goes away, whole files as strings, and a .pkv taken apart by
+// Files of the tests: whole files as strings, and a .pkv taken apart by
 // docs/format.md alone, changed, and put together again with checksums that fit.
 #pragma once
 
@@ -14,27 +14,9 @@
 #include <vector>
 
 #include "core/index/file_checksum.h"
+#include "tests/common/folder.h"
 
 namespace pkv::test {
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pkv-test-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  int entries() const {
-    return static_cast<int>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

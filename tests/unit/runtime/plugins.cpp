@@ -10,38 +10,27 @@ namespace pkv::test {
 
 namespace fs = std::filesystem;
 
-PluginFolder::PluginFolder() {
-  std::string pattern = (fs::temp_directory_path() / "pariskv_test_XXXXXX").native();
-  REQUIRE(mkdtemp(pattern.data()) != nullptr);
-  path_ = pattern;
-}
-
-PluginFolder::~PluginFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string PluginFolder::add(const std::string& name, const std::string& fault) const {
   const std::string path =
-      path_ + "/pariskv_backend_" + name + (fault.empty() ? "" : "." + fault) + ".so";
+      folder_.file("pariskv_backend_" + name + (fault.empty() ? "" : "." + fault) + ".so");
   fs::copy_file(PKV_TEST_FAKE_BACKEND, path);
   return path;
 }
 
 std::string PluginFolder::add_without_entry(const std::string& name) const {
-  std::string path = path_ + "/pariskv_backend_" + name + ".so";
+  std::string path = folder_.file("pariskv_backend_" + name + ".so");
   fs::copy_file(PKV_TEST_NO_ENTRY, path);
   return path;
 }
 
 std::string PluginFolder::add_text(const std::string& file, const std::string& text) const {
-  std::string path = path_ + "/" + file;
+  std::string path = folder_.file(file);
   std::ofstream(path) << text;
   return path;
 }
 
 std::string PluginFolder::link(const std::string& target, const std::string& file) const {
-  std::string path = path_ + "/" + file;
+  std::string path = folder_.file(file);
   fs::create_symlink(target, path);
   return path;
 }

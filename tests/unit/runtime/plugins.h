@@ -5,18 +5,14 @@
 
 #include "core/runtime/builtin.h"
 #include "core/runtime/registry.h"
+#include "tests/common/folder.h"
 
 namespace pkv::test {
 
 // An empty folder of its own that goes with the object.
 class PluginFolder {
  public:
-  PluginFolder();
-  ~PluginFolder();
-  PluginFolder(const PluginFolder&) = delete;
-  PluginFolder& operator=(const PluginFolder&) = delete;
-
-  const std::string& path() const { return path_; }
+  std::string path() const { return folder_.path().string(); }
   // Copies the fake backend here: add("fast") or, with a fault (fake_backend.cpp), add("fast",
   // "other_major"). The full path.
   std::string add(const std::string& name, const std::string& fault = "") const;
@@ -26,7 +22,7 @@ class PluginFolder {
   std::string link(const std::string& target, const std::string& file) const;
 
  private:
-  std::string path_;
+  Folder folder_;
 };
 
 // A variable of the environment, as long as the object lives.
