@@ -1,6 +1,7 @@
 #include "backends/gpu/host/exec.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -59,6 +60,8 @@ std::string text_of(Site site) {
 struct Block;
 
 struct Lane {
+  explicit Lane(FiberCaller& caller) : fiber(caller) {}
+
   Fiber fiber;
   Block* block = nullptr;
   int32_t thread = 0;
@@ -66,6 +69,7 @@ struct Lane {
   int32_t group_size = 0;
   Site site = {"", 0};
   int64_t spins = 0;
+  Lane* next_waiting = nullptr;  // of the same meeting
 };
 
 // Lanes that meet. Two sets of values: a lane may come to the next meeting before the others have
@@ -75,8 +79,15 @@ struct Meeting {
   uint32_t generation = 0;
   Operation operation = Operation::kNone;
   Site site = {"", 0};
-  uint64_t values[2][kMostGroup] = {};
-  std::vector<Lane*> waiting;
+  uint64_t values[2][kMostGroup];
+  Lane* first_waiting = nullptr;
+  Lane* last_waiting = nullptr;
+
+  void add_waiting(Lane* lane) {
+    lane->next_waiting = nullptr;
+    (first_waiting == nullptr ? first_waiting : last_waiting->next_waiting) = lane;
+    last_waiting = lane;
+  }
 };
 
 struct SharedPiece {
@@ -111,9 +122,10 @@ struct Block {
   }
 };
 
-// The lane that runs on this thread; kernels have no other way to know who they are.
-thread_local Lane* current_lane = nullptr;
-thread_local Worker* current_worker = nullptr;
+// The lane that runs on this thread; kernels have no other way to know who they are, and ask all
+// the time: found without a call.
+[[gnu::tls_model("initial-exec")]] thread_local Lane* current_lane = nullptr;
+[[gnu::tls_model("initial-exec")]] thread_local Worker* current_worker = nullptr;
 
 }  // namespace
 
@@ -126,9 +138,15 @@ class Worker {
   const Options& options() const { return options_; }
   Random& random() { return random_; }
 
-  // Suspends the running lane until it is woken.
+  // Suspends the running lane until it is woken; the next that is ready goes on at once.
   void wait() {
-    current_lane->fiber.pause();
+    Lane* const lane = current_lane;
+    if (!failure_.empty() || ready_.empty()) {
+      lane->fiber.pause();
+    } else if (Lane* const next = next_lane(); next != lane) {
+      current_lane = next;
+      lane->fiber.change_to(next->fiber);
+    }
     if (!failure_.empty()) throw Stopped();
   }
   void wake(Lane* lane) {
@@ -157,6 +175,7 @@ class Worker {
   Options options_;
   Random random_{0};
   std::string failure_;
+  FiberCaller caller_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> ready_;
   std::size_t ready_begin_ = 0;
@@ -198,13 +217,15 @@ std::string divergence(const Block& block) {
   return text;
 }
 
-int32_t log2_of(int32_t size) {
-  int32_t log2 = 0;
-  while ((1 << log2) < size) ++log2;
-  if (size < 1 || size > kMostGroup || (1 << log2) != size) {
-    fail("a group of " + std::to_string(size) + " lanes", Site::here());
-  }
-  return log2;
+[[noreturn, gnu::cold, gnu::noinline]] void fail_meeting(const Meeting& meeting,
+                                                         Operation operation, Site site) {
+  fail(std::string(name_of(operation)) + ", while others of the group are at " +
+           name_of(meeting.operation) + " at " + text_of(meeting.site),
+       site);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void fail_group(int32_t size) {
+  fail("a group of " + std::to_string(size) + " lanes", Site::here());
 }
 
 // Returns the values of the meeting once all `size` lanes have come.
@@ -215,40 +236,43 @@ const uint64_t* meet(Meeting& meeting, int32_t size, int32_t rank, Operation ope
     meeting.operation = operation;
     meeting.site = site;
   } else if (meeting.operation != operation || !is_same(meeting.site, site)) {
-    fail(std::string(name_of(operation)) + ", while others of the group are at " +
-             name_of(meeting.operation) + " at " + text_of(meeting.site),
-         site);
+    fail_meeting(meeting, operation, site);
   }
   uint64_t* values = meeting.values[meeting.generation % 2];
   if (rank < kMostGroup) values[rank] = value;
   lane->site = site;
   lane->group_size = size;
   if (++meeting.arrived < size) {
-    meeting.waiting.push_back(lane);
+    meeting.add_waiting(lane);
     lane->waits_for = operation;
     current_worker->wait();
     return values;
   }
   meeting.arrived = 0;
   ++meeting.generation;
-  for (Lane* other : meeting.waiting) current_worker->wake(other);
-  meeting.waiting.clear();
+  for (Lane* other = meeting.first_waiting; other != nullptr; other = other->next_waiting) {
+    current_worker->wake(other);
+  }
+  meeting.first_waiting = nullptr;
   current_worker->may_step_back();
   return values;
 }
 
 const uint64_t* meet_group(int32_t size, Operation operation, uint64_t value, Site site) {
-  const int32_t log2 = log2_of(size);
+  if (size < 1 || size > kMostGroup || !std::has_single_bit(static_cast<uint32_t>(size))) {
+    fail_group(size);
+  }
+  const int32_t log2 = std::countr_zero(static_cast<uint32_t>(size));
   Lane* lane = current_lane;
   std::vector<Meeting>& groups = lane->block->groups[log2];
   if (groups.empty()) groups.resize(lane->block->lanes.size() >> log2);
-  return meet(groups[static_cast<std::size_t>(lane->thread >> log2)], size, lane->thread % size,
-              operation, value, site);
+  return meet(groups[static_cast<std::size_t>(lane->thread >> log2)], size,
+              lane->thread & (size - 1), operation, value, site);
 }
 
 // The first lane of the caller's run of `size`, as its hardware group numbers them.
 int32_t first_lane(int32_t size) {
-  return current_lane->thread % current_worker->options().lanes / size * size;
+  return current_lane->thread & (current_worker->options().lanes - 1) & ~(size - 1);
 }
 
 }  // namespace
@@ -378,7 +402,8 @@ void Worker::stop_lanes(const std::vector<std::unique_ptr<Block>>& blocks) {
 // Blocks that are alive at once.
 void Worker::run_blocks(const std::vector<Grid>& indices) {
   const std::size_t threads = static_cast<std::size_t>(launch_->threads);
-  while (lanes_.size() < indices.size() * threads) lanes_.push_back(std::make_unique<Lane>());
+  while (lanes_.size() < indices.size() * threads)
+    lanes_.push_back(std::make_unique<Lane>(caller_));
   std::vector<std::unique_ptr<Block>> blocks;
   for (const Grid index : indices) blocks.push_back(make_block(index, blocks.size() * threads));
   while (failure_.empty() && !ready_.empty()) run_lane(next_lane());

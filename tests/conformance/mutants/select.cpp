@@ -87,8 +87,12 @@ template <class Change>
 pkv_status run_on(pkv_backend_device* device, pkv_backend_stream* stream,
                   const pkv_select_args* args, void* scratch, Change change) {
   pkv_select_args changed = *args;
-  std::vector<float> votes(args->votes, args->votes + rows_of(*args) * args->votes_stride);
-  for (float& vote : votes) vote = change(vote);
+  changed.votes_stride = args->batch.max_length;  // rows may lie gigabytes apart
+  std::vector<float> votes(static_cast<size_t>(rows_of(*args) * changed.votes_stride));
+  for (int64_t r = 0; r < rows_of(*args); ++r) {
+    const Row row = row_of(*args, r);
+    std::transform(row.votes, row.votes + row.n, votes.begin() + r * changed.votes_stride, change);
+  }
   changed.votes = votes.data();
   return sound().select.run(device, stream, &changed, scratch);
 }
