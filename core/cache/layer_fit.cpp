@@ -38,7 +38,7 @@ class Gathered {
   std::array<int64_t, 3> shape_{};
 };
 
-// What a fit takes beside the rows, about: records and votes of some hundred queries.
+// What a fit takes, about: the rows, records, and votes of some hundred queries.
 int64_t expected_bytes(const CacheShape& shape, int64_t length) {
   const pkv_geometry& g = shape.geometry;
   const int64_t row = int64_t{g.head_dim + g.value_dim} * shape.element_bytes;

@@ -18,7 +18,7 @@ constexpr int64_t kPickPpm = 100000;     // of the keys, per query position
 constexpr int64_t kLeastBatch = 8;       // query positions that vote in one call, and
 constexpr int64_t kMostVotes = 1 << 23;  // votes in one call where more positions do
 
-// Each call is awaited, which on a device takes longer than its work.
+// Each batch is awaited, which on a device takes longer than its work.
 int32_t batch_of(int64_t kv_heads, int64_t keys, int64_t positions) {
   const int64_t fitting = std::max(kLeastBatch, kMostVotes / (kv_heads * keys));
   return static_cast<int32_t>(std::min(fitting, positions));

@@ -19,7 +19,7 @@ namespace pkv {
 // together at the end, which waits for the stream, as work that was enqueued may use them.
 class Temporaries {
  public:
-  // `expected`: bytes of the first buffer, where more than a little.
+  // `expected`: bytes of the first buffer, within limits that a larger piece exceeds.
   explicit Temporaries(const Stream& stream, int64_t expected = 0)
       : stream_(stream), expected_(expected) {}
   ~Temporaries() {
