@@ -57,23 +57,29 @@ class HostNumbers {
     PKV_RETURN_IF_ERROR(repeat(numbers.identity_, p.identity, p.identity));
     PKV_RETURN_IF_ERROR(repeat(numbers.pages_, p.heads * p.page_tokens, p.page_tokens));
     PKV_RETURN_IF_ERROR(repeat(numbers.queries_, p.query_tokens * p.query_heads, p.query_heads));
+    PKV_ASSIGN_OR_RETURN(numbers.query_head_count_, make(int64_t{sizeof(int64_t)}));
+    PKV_RETURN_IF_ERROR(
+        stream.copy(numbers.query_head_count_.data(), &p.query_heads, int64_t{sizeof(int64_t)}));
+    PKV_RETURN_IF_ERROR(stream.sync());
     return numbers;
   }
 
-  // For stages to read; each row of the last two is 0, 1, ..
+  // For stages to read; each row of pages and of query heads is 0, 1, ..
   int32_t* identity() const { return identity_.as<int32_t>(); }
   const int32_t* zeros() const { return zeros_.as<int32_t>(); }      // [heads]
   const int32_t* page_rows() const { return pages_.as<int32_t>(); }  // [heads, page_tokens]
   // [query_tokens, query_heads]
   const int32_t* query_heads() const { return queries_.as<int32_t>(); }
+  const int64_t* query_head_count() const { return query_head_count_.as<int64_t>(); }  // [1]
   int64_t bytes() const {
-    return identity_.bytes() + zeros_.bytes() + pages_.bytes() + queries_.bytes() + ring_.bytes();
+    return identity_.bytes() + zeros_.bytes() + pages_.bytes() + queries_.bytes() +
+           query_head_count_.bytes() + ring_.bytes();
   }
 
   static int64_t bytes_for(const Patterns& p) {
     const int64_t numbers =
         p.identity + p.heads + p.heads * p.page_tokens + p.query_tokens * p.query_heads;
-    return numbers * int64_t{sizeof(int32_t)} + kRingBytes;
+    return numbers * int64_t{sizeof(int32_t)} + int64_t{sizeof(int64_t)} + kRingBytes;
   }
 
   // Room for numbers to be written now, aligned to 8. In host memory only.
@@ -126,6 +132,7 @@ class HostNumbers {
   Buffer zeros_;
   Buffer pages_;
   Buffer queries_;
+  Buffer query_head_count_;
   Buffer ring_;
   int64_t next_ = 0;
 };

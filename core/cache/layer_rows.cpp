@@ -326,13 +326,12 @@ absl::Status Layer::copy_queries(const Stream& stream, const TensorView& queries
   args.kv_heads = static_cast<int32_t>(count);
   args.batch.batch = 1;
   args.batch.sequences = numbers.zeros();
+  args.batch.lengths = numbers.query_head_count();
   args.batch.max_length = heads;
   args.k = static_cast<int32_t>(heads);
   args.positions = numbers.query_heads();
   args.source_keys = from_rows.tensor();
   args.keys = to_rows.tensor();
-  PKV_ASSIGN_OR_RETURN(args.batch.lengths, pools_.numbers->put(stream, pools_.words, {&heads, 1}));
-  PKV_RETURN_IF_ERROR(pools_.words.flush(stream));
   return device.call("fetch", device.backend().fetch.run, stream.handle(), &args, nullptr);
 }
 

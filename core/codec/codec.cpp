@@ -51,12 +51,12 @@ absl::StatusOr<std::vector<float>> find_pivots(const Stream& stream, const Tenso
       }
     }
     PKV_RETURN_IF_ERROR(stream.sync());
-    const std::byte* row = rows.data();
-    std::erase_if(heads, [&](int64_t head) {
-      const std::byte* end = row + count * row_bytes;
-      float* pivot = pivots.data() + head * d;
+    std::vector<int64_t> left;
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      float* pivot = pivots.data() + heads[i] * d;
       bool is_found = false;
-      for (; row != end && !is_found; row += row_bytes) {
+      for (int64_t k = 0; k < count && !is_found; ++k) {
+        const std::byte* row = rows.data() + (static_cast<int64_t>(i) * count + k) * row_bytes;
         float squares = 0;
         for (int64_t j = 0; j < d; ++j) {
           pivot[j] = format::load_element(keys.dtype(), row, j);
@@ -64,9 +64,9 @@ absl::StatusOr<std::vector<float>> find_pivots(const Stream& stream, const Tenso
         }
         is_found = std::isfinite(squares);
       }
-      row = end;
-      return is_found;
-    });
+      if (!is_found) left.push_back(heads[i]);
+    }
+    heads = std::move(left);
   }
   for (const int64_t head : heads) std::fill_n(pivots.begin() + head * d, d, 0.0F);
   return pivots;

@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/codec/codec.h"
 #include "core/format/candidates.h"
+#include "core/format/records.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/run_stage.h"
 #include "core/runtime/row_bytes.h"
@@ -133,6 +134,7 @@ absl::StatusOr<std::vector<int32_t>> count_picks_sync(const Stream& stream, Temp
   const int64_t h = first_pass.geometry().kv_heads;
   const int64_t n = keys.extent(1);
   const int64_t m = queries.extent(1);
+  PKV_RETURN_IF_ERROR(check_range("keys: axis 1 (n) with fit=picked", n, 0, format::kMaxTokens));
   std::vector<int32_t> picks(static_cast<std::size_t>(h * n));
   if (n == 0 || m == 0) return picks;
   const Device& device = *stream.device();

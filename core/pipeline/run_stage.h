@@ -68,7 +68,8 @@ absl::Status run_stage_sync(const Stream& stream, std::string_view what, const S
   return run.ok() ? passed : run;
 }
 
-// The same with arguments that this library made, which need no check: enqueued, not awaited.
+// The same with arguments that this library made, which need no check, and scratch that has no
+// guard: enqueued, not awaited.
 template <class Slots, class Args>
 absl::Status enqueue_stage(const Stream& stream, Temporaries& memory, std::string_view what,
                            const Slots& slots, const Args& args) {

@@ -17,9 +17,13 @@ absl::StatusOr<std::byte*> Temporaries::lend(int64_t bytes) {
     // As much again as there is: few buffers, and not twice what is needed where that is much.
     const int64_t more = buffers_.empty() ? expected_ : total_;
     const int64_t fresh = std::max(bytes, std::clamp(more, kFirst, kLargestSurplus));
-    PKV_ASSIGN_OR_RETURN(Buffer buffer, Buffer::create(stream_.device(), PKV_MEMORY_DEVICE, fresh));
-    buffers_.push_back(std::move(buffer));
-    total_ += fresh;
+    auto buffer = Buffer::create(stream_.device(), PKV_MEMORY_DEVICE, fresh);
+    if (absl::IsResourceExhausted(buffer.status()) && fresh > bytes) {
+      buffer = Buffer::create(stream_.device(), PKV_MEMORY_DEVICE, bytes);
+    }
+    if (!buffer.ok()) return buffer.status();
+    total_ += buffer->bytes();
+    buffers_.push_back(*std::move(buffer));
     used_ = 0;
   }
   return buffers_.back().as<std::byte>() + used_;
