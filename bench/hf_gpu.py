@@ -237,6 +237,7 @@ def rows(bench, say):
                 torch.cuda.empty_cache()
 
 
+@torch.no_grad()
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="bench.hf_gpu", description=__doc__.split("\n\n")[0])
     add = parser.add_argument
@@ -259,7 +260,6 @@ def main(argv=None):
         parser.error(f"--tokens: accepted are {WARM + 3} and more")
     options.lengths = [int(length) for length in options.lengths.split(",")]
     options.dtype = getattr(torch, options.dtype)
-    torch.set_grad_enabled(False)
     transformers.AttentionInterface.register("unmasked", unmasked)
     bench = Bench(load(options), options)
     bar = tqdm(disable=not sys.stderr.isatty(), bar_format="{desc} [{elapsed}]")

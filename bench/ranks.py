@@ -201,10 +201,10 @@ class Rank:
         return found
 
 
+@torch.no_grad()
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     options = parse(argv)
-    torch.set_grad_enabled(False)
     if options.rank < 0:
         found = start(argv, options)
         text = json.dumps(found, indent=1)

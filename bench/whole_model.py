@@ -448,10 +448,10 @@ def table(found):
     )
 
 
+@torch.no_grad()
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     options = parse(argv)
-    torch.set_grad_enabled(False)
     bench = Bench(options)
     found = {**head(bench, argv), "ratios": [], "rows": []}
     for row in bench.rows():

@@ -13,15 +13,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 
 def test_rows_of_every_method(pariskv, capsys):
-    import torch
-
     from bench import hf_gpu
 
     options = "--geometry tiny --device cpu --dtype float32 --lengths 2500 --tokens 12 --json"
-    try:
-        hf_gpu.main([*options.split(), "--set", "k=50", "--batch", "2"])
-    finally:
-        torch.set_grad_enabled(True)
+    hf_gpu.main([*options.split(), "--set", "k=50", "--batch", "2"])
     found = json.loads(capsys.readouterr().out)
     loops = [(row["method"], row.get("loop")) for row in found["results"]]
     assert loops == [
