@@ -22,6 +22,7 @@
 #include "core/format/element.h"
 #include "core/pipeline/checks.h"
 #include "core/pipeline/run_stage.h"
+#include "core/pipeline/stages.h"
 #include "core/runtime/row_bytes.h"
 
 namespace pkv {
@@ -297,32 +298,18 @@ absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, Tempor
                                                            {exactly("h", heads), at_least("n", 0),
                                                             exactly("d", geometry.head_dim)},
                                                            kFloatTypes));
-  std::optional<TensorView> query_view;
-  if (queries != nullptr && is_present(*queries)) {
-    PKV_ASSIGN_OR_RETURN(query_view, check_tensor(device, "queries", *queries,
-                                                  {between("hq", 1, INT32_MAX), at_least("m", 0),
-                                                   exactly("d", geometry.head_dim)},
-                                                  kFloatTypes));
-    PKV_RETURN_IF_ERROR(check_query_heads(static_cast<int32_t>(query_view->extent(0)), heads));
-  }
-  std::optional<TensorView> value_view;
-  if (values != nullptr && is_present(*values)) {
-    PKV_RETURN_IF_ERROR(check_range("value_dim with values", geometry.value_dim, 1, INT32_MAX));
-    PKV_ASSIGN_OR_RETURN(value_view,
-                         check_tensor(device, "values", *values,
-                                      {exactly("h", heads), exactly("t", view.extent(1)),
-                                       exactly("dv", geometry.value_dim)},
-                                      kFloatTypes));
-  }
+  const auto given = [](const pkv_tensor* tensor) { return tensor ? *tensor : pkv_tensor{}; };
+  PKV_ASSIGN_OR_RETURN(const FitSamples samples, check_fit_samples(device, geometry, view.extent(1),
+                                                                   given(queries), given(values)));
   pkv_fit_args args{};
   args.struct_size = sizeof args;
   args.queries_as = PKV_FIT_QUERIES_HEADS;
   args.geometry = &geometry;
   args.keys = view.tensor();
-  if (query_view) args.queries = query_view->tensor();
+  if (samples.queries) args.queries = samples.queries->tensor();
   int64_t prefix_shape[3];
-  if (value_view) {
-    args.values = value_view->tensor();
+  if (samples.values) {
+    args.values = samples.values->tensor();
   } else if (geometry.v_source == PKV_V_SOURCE_K_PREFIX) {
     args.values = prefix_view(args.keys, geometry.value_dim, prefix_shape);
   } else if (geometry.sketch_bits != 0) {
@@ -339,9 +326,11 @@ absl::StatusOr<CodecParams> Codec::fit_numbers_sync(const Stream& stream, Tempor
   if (geometry.sketch_bits == 0) value_center = {};
   PKV_ASSIGN_OR_RETURN(CodecParams numbers,
                        CodecParams::create(geometry, fitted.center, fitted.balance, value_center));
-  if (!options.fit_picked || !(options.center || options.balance) || !query_view) return numbers;
+  if (!options.fit_picked || !(options.center || options.balance) || !samples.queries) {
+    return numbers;
+  }
   PKV_RETURN_IF_ERROR(
-      refit_picked(stream, memory, args, pivot, view, *query_view, options, numbers, fitted));
+      refit_picked(stream, memory, args, pivot, view, *samples.queries, options, numbers, fitted));
   return CodecParams::create(geometry, fitted.center, fitted.balance, value_center);
 }
 

@@ -37,6 +37,29 @@ absl::Status check_weights(const Stream& stream, const pkv_fit_args& a, int64_t 
 
 }  // namespace
 
+absl::StatusOr<FitSamples> check_fit_samples(const Device& device, const pkv_geometry& geometry,
+                                             int64_t tokens, const pkv_tensor& queries,
+                                             const pkv_tensor& values) {
+  const pkv_geometry& g = geometry;
+  FitSamples found;
+  if (is_present(queries)) {
+    PKV_ASSIGN_OR_RETURN(found.queries, check_tensor(device, "queries", queries,
+                                                     {between("hq", 1, INT32_MAX), at_least("m", 0),
+                                                      exactly("d", g.head_dim)},
+                                                     kFloatTypes));
+    PKV_RETURN_IF_ERROR(
+        check_query_heads(static_cast<int32_t>(found.queries->extent(0)), g.kv_heads));
+  }
+  if (is_present(values)) {
+    PKV_RETURN_IF_ERROR(check_range("value_dim with values", g.value_dim, 1, INT32_MAX));
+    PKV_ASSIGN_OR_RETURN(found.values, check_tensor(device, "values", values,
+                                                    {exactly("h", g.kv_heads), exactly("t", tokens),
+                                                     exactly("dv", g.value_dim)},
+                                                    kFloatTypes));
+  }
+  return found;
+}
+
 absl::Status stage_fit_sync(const Stream& stream, pkv_fit_args args) {
   const Device& device = *stream.device();
   if (args.geometry == nullptr) {
@@ -52,26 +75,11 @@ absl::Status stage_fit_sync(const Stream& stream, pkv_fit_args args) {
                    {exactly("h", g.kv_heads), at_least("t", 0), exactly("d", g.head_dim)},
                    kFloatTypes));
   PKV_RETURN_IF_ERROR(check_weights(stream, args, keys.extent(1)));
-  TensorView queries = keys;
-  TensorView values = keys;
+  PKV_ASSIGN_OR_RETURN(const FitSamples samples,
+                       check_fit_samples(device, g, keys.extent(1), args.queries, args.values));
   args.keys = keys.tensor();
-  if (is_present(args.queries)) {
-    PKV_ASSIGN_OR_RETURN(queries, check_tensor(device, "queries", args.queries,
-                                               {between("hq", 1, INT32_MAX), at_least("m", 0),
-                                                exactly("d", g.head_dim)},
-                                               kFloatTypes));
-    PKV_RETURN_IF_ERROR(check_query_heads(static_cast<int32_t>(queries.extent(0)), g.kv_heads));
-    args.queries = queries.tensor();
-  }
-  if (is_present(args.values)) {
-    PKV_RETURN_IF_ERROR(check_range("value_dim with values", g.value_dim, 1, INT32_MAX));
-    PKV_ASSIGN_OR_RETURN(values,
-                         check_tensor(device, "values", args.values,
-                                      {exactly("h", g.kv_heads), exactly("t", keys.extent(1)),
-                                       exactly("dv", g.value_dim)},
-                                      kFloatTypes));
-    args.values = values.tensor();
-  }
+  if (samples.queries) args.queries = samples.queries->tensor();
+  if (samples.values) args.values = samples.values->tensor();
   return run_stage_sync(stream, "fit", device.backend().fit, args);
 }
 

@@ -5,8 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/tensor.h"
 #include "core/runtime/stream.h"
 #include "pariskv/pariskv_backend.h"
 
@@ -22,5 +25,14 @@ absl::Status stage_attend_sync(const Stream& stream, pkv_attend_args args);
 
 // The rule's steps ascend and end at INT64_MAX, its shares and k lie within their ranges.
 absl::Status check_candidate_rule(const pkv_candidate_rule& rule);
+
+// What a fit takes beside `tokens` keys per head, where it is there: queries [hq, m, d], values
+// [h, t, dv].
+struct FitSamples {
+  std::optional<TensorView> queries, values;
+};
+absl::StatusOr<FitSamples> check_fit_samples(const Device& device, const pkv_geometry& geometry,
+                                             int64_t tokens, const pkv_tensor& queries,
+                                             const pkv_tensor& values);
 
 }  // namespace pkv
